@@ -1,0 +1,1 @@
+"""Pure rules: values in, values out; no I/O, no clock, no Celery."""
