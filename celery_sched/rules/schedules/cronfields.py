@@ -10,9 +10,13 @@ from dataclasses import dataclass
 
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules import cronterms
-from celery_sched.rules.schedules.cronterms import LAYOUT, Field, Kind
+from celery_sched.rules.schedules.cronterms import Field, Kind
 
 LONGEST_TEXT = 1000
+LAYOUT = (
+    "cron text has 5 fields (minute hour day-of-month month day-of-week), "
+    "a 6th for seconds and a 7th for the year"
+)
 
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -52,6 +56,9 @@ def read_fields(text: str, name: str) -> CronFields:
     words = _expand_macro(text).lower().split()
     if not 5 <= len(words) <= 7:
         raise InvalidValue("schedule", text, f"{LAYOUT}; this has {len(words)}")
+    if "?" in text:
+        hint = f"Here {LAYOUT}; write * for any day."
+        raise InvalidValue("schedule", text, "? belongs to Quartz, whose fields are in another order", hint)
     minute, hour, day, month, weekday = words[:5]
     second = words[5] if len(words) > 5 else "0"
     year = words[6] if len(words) > 6 else "*"

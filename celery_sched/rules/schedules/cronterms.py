@@ -11,11 +11,6 @@ from celery_sched.errors import InvalidValue
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
 
-LAYOUT = (
-    "cron text has 5 fields (minute hour day-of-month month day-of-week), "
-    "a 6th for seconds and a 7th for the year"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -150,10 +145,6 @@ class Field:
         kind = self.kind
         if not term:
             self._refuse(f"the {kind.title} list {self.field!r} has an empty place")
-        if "?" in term:
-            self._refuse(
-                "? belongs to Quartz, whose fields are in another order", f"Here {LAYOUT}; write * for any."
-            )
         if re.fullmatch(r"r(\(.*\))?(/.*)?", term):
             self._refuse("R would be another value at every load", "Write H: it spreads jobs too, and stays.")
         if re.fullmatch(r"[0-9]+/[0-9]+", term):
