@@ -1,0 +1,1 @@
+"""The tests. `tests.servers` and `tests.proxy` are the parts they share."""
