@@ -40,11 +40,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
     """The last lines: which programs were missing, and how to get them."""
     if config.option.collectonly:
         return
-    if not _passed(config):
+    if exitstatus in (0, 5) and not _passed(config):
         terminalreporter.section("no test passed", red=True)
         terminalreporter.line("Nothing was tested (all skipped, or none selected): that counts as a failure.")
     absent = missing()
