@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from celery_sched.errors import InvalidValue
 from celery_sched.durations import parse_duration
+from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules.after import After
 from celery_sched.rules.schedules.base import Schedule, as_utc
 from celery_sched.rules.schedules.cron import Dst, cron
