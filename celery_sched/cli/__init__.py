@@ -1,0 +1,96 @@
+"""``celery -A APP sched ...``: a command group a file.
+
+Every ``celery`` command imports this module (the ``celery.commands`` plugins are all loaded), so it imports
+no other part of the scheduler; a command's file is imported when that command is run.
+
+Exit codes: 0 done; 1 failed, or not healthy; 2 usage, or a value that is refused (then stdout is empty).
+Data goes to stdout, talk to stderr.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from celery_sched.errors import AlreadyExists, InvalidConfig, InvalidValue, NotFound, SchedulerError
+
+COMMANDS = {
+    "cancel": "runs",
+    "doctor": "schema",
+    "jobs": "jobs",
+    "migrate": "schema",
+    "next": "next",
+    "pause": "jobs",
+    "pools": "pools",
+    "resume": "jobs",
+    "run": "runs",
+    "runs": "runs",
+    "server": "server",
+    "status": "nodes",
+    "stop": "nodes",
+}
+"""Command -> the module of this package that holds it, in a variable ``<command>_command``."""
+
+REFUSED = (AlreadyExists, InvalidConfig, InvalidValue, NotFound)
+
+
+class Failed(click.ClickException):
+    """Something did not work: exit code 1."""
+
+    exit_code = 1
+
+
+class Refused(click.ClickException):
+    """A value that is not allowed: exit code 2."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """The commands by name; each one's module is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, for help."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"celery_sched.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is answered with the nearest names."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(
+                f"no such command {args[0]!r}.{did_you_mean(args[0], sorted(COMMANDS))}", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what people did wrong, or what is away, is a message and never a traceback."""
+        try:
+            return super().invoke(ctx)
+        except REFUSED as error:
+            raise Refused(str(error)) from error
+        except SchedulerError as error:
+            raise Failed(str(error)) from error
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """`` Did you mean 'x'?`` for the nearest known name; empty when none is near."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+@click.group(cls=Commands)
+def sched() -> None:
+    """Jobs, runs and schedulers of celery_sched."""

@@ -1,0 +1,295 @@
+"""``sched jobs``, ``pause`` and ``resume``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from celery_sched.cli import did_you_mean
+from celery_sched.cli.access import app_of, client_of, database_now
+from celery_sched.cli.next import upcoming
+from celery_sched.cli.output import (
+    coloured,
+    distance,
+    instant,
+    job_json,
+    json_option,
+    local,
+    local_and_distance,
+    print_json,
+    print_table,
+    say,
+    short,
+)
+from celery_sched.durations import format_duration
+from celery_sched.errors import InvalidValue
+from celery_sched.model import Job, JobStatus
+from celery_sched.rules.schedules import parse
+
+F = TypeVar("F", bound=Callable[..., Any])
+NULLABLE_DURATIONS = ("misfire_grace", "expires", "max_runtime", "time_limit")
+SHOWN_INSTANTS = 5
+
+status_option = click.option(
+    "--status", type=click.Choice([status.value for status in JobStatus]), help="Only jobs of this status."
+)
+
+DEFINITION_OPTIONS = (
+    click.option("--tz", "timezone", metavar="ZONE", help="Time zone of the schedule (UTC)."),
+    click.option("--args", metavar="JSON", help="The task's arguments, a JSON list: '[1, \"two\"]'."),
+    click.option("--kwargs", metavar="JSON", help="The task's keyword arguments, a JSON object."),
+    click.option(
+        "--overlap", metavar="POLICY", help="While a run is active: skip (default), queue, concurrent."
+    ),
+    click.option("--max-queued", type=int, help="With overlap queue: most runs that may wait (1000)."),
+    click.option("--misfire", metavar="POLICY", help="Occurrences found late: once (default), all, skip."),
+    click.option(
+        "--misfire-grace", metavar="DURATION", help="An occurrence older than this is late, or none."
+    ),
+    click.option("--catchup-window", metavar="DURATION", help="How far back late occurrences count (365d)."),
+    click.option(
+        "--expires", metavar="DURATION", help="A run that cannot start within this is skipped, or none."
+    ),
+    click.option("--max-runtime", metavar="DURATION", help="A run that lasts longer is stopped, or none."),
+    click.option("--time-limit", metavar="DURATION", help="Hard limit, whatever the job reports, or none."),
+    click.option("--priority", type=int, help="0 (last) to 9 (first); 5."),
+    click.option("--pool", metavar="NAME", help="The pool whose slots its runs take (default)."),
+    click.option("--queue", metavar="NAME", help="The Celery queue, or none for the task's own."),
+    click.option("--run-immediately/--no-run-immediately", default=None, help="First run at once."),
+    click.option("--enabled/--disabled", default=None, help="Whether it is planned."),
+    click.option("--description", metavar="TEXT", help="What it is for."),
+)
+
+
+def definition_options(function: F) -> F:
+    """The options of a job's definition, which ``add`` and ``edit`` share."""
+    for option in reversed(DEFINITION_OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_definition(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that were given, as the client takes them (which checks them)."""
+    fields = {name: value for name, value in given.items() if value is not None}
+    for name, kind, what in (("args", list, "list"), ("kwargs", dict, "object")):
+        if name in fields:
+            fields[name] = read_json(fields[name], f"--{name}", kind, what)
+    for name in NULLABLE_DURATIONS:
+        if str(fields.get(name, "")).lower() == "none":
+            fields[name] = None
+    return fields
+
+
+def read_json(text: str, what: str, kind: type, called: str) -> Any:
+    """A JSON list or object; anything else is refused with what was wrong."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidValue(what, text, f"a JSON {called}", f"It cannot be read: {error}.") from error
+    if not isinstance(value, kind):
+        raise InvalidValue(what, text, f"a JSON {called}")
+    return value
+
+
+@click.group("jobs", invoke_without_command=True)
+@status_option
+@json_option
+@click.pass_context
+def jobs_command(ctx: click.Context, status: str | None, as_json: bool) -> None:
+    """List the jobs; show, add, edit and delete one."""
+    if ctx.invoked_subcommand is None:
+        print_jobs(ctx, status, as_json)
+
+
+@jobs_command.command("list")
+@status_option
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, status: str | None, as_json: bool) -> None:
+    """List the jobs."""
+    print_jobs(ctx, status, as_json)
+
+
+def print_jobs(ctx: click.Context, status: str | None, as_json: bool) -> None:
+    """All jobs, or those of one status."""
+    client = client_of(ctx)
+    jobs = client.list(status=JobStatus(status) if status else None)
+    if as_json:
+        print_json([job_json(job) for job in jobs])
+        return
+    if not jobs:
+        say("There are no jobs." if status is None else f"There are no jobs that are {status}.")
+        return
+    now = database_now(ctx)
+    columns = ("name", "schedule", "zone", "status", "next run", "last", "ok", "failed", "skipped")
+    print_table(ctx, columns, [job_row(job, now) for job in jobs])
+
+
+def job_row(job: Job, now: datetime) -> tuple[object, ...]:
+    """A job as a line of the table."""
+    definition = job.definition
+    status = job.status.value
+    if job.locked_by is not None:
+        status += " (running)"
+    return (
+        (job.name, "bold"),
+        definition.schedule,
+        definition.timezone,
+        (status, coloured(job.status.value)[1]),
+        local_and_distance(job.next_run_at, now),
+        coloured(job.last_status),
+        job.success_count,
+        (job.failure_count, "red" if job.failure_count else ""),
+        job.skipped_count,
+    )
+
+
+@jobs_command.command("show")
+@click.argument("name")
+@json_option
+@click.pass_context
+def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show everything about one job, its next instants too."""
+    job = client_of(ctx).get(name)
+    following = next_instants(job, SHOWN_INSTANTS)
+    if as_json:
+        print_json({**job_json(job), "next": [instant(when) for when in following]})
+        return
+    now = database_now(ctx)
+    print_table(ctx, ("field", "value"), [((key, "bold"), value) for key, value in described(job, now)])
+    if following:
+        rows = [(local(when), instant(when), distance(when, now)) for when in following]
+        print_table(ctx, ("next runs", "UTC", ""), rows)
+    else:
+        say(f"{name} has no next run: it is {job.status.value}.")
+
+
+def described(job: Job, now: datetime) -> list[tuple[str, object]]:
+    """Every field of a job as people read it."""
+    definition = job.definition
+    lines: list[tuple[str, object]] = []
+    for key, value in job_json(job).items():
+        own = getattr(definition, key, getattr(job, key, None))
+        if isinstance(own, datetime):
+            text: object = f"{local(own)} ({distance(own, now)})"
+        elif key in (*NULLABLE_DURATIONS, "catchup_window"):
+            text = "" if own is None else format_duration(own)
+        elif isinstance(value, (dict, list, bool)):
+            text = json.dumps(value, ensure_ascii=False)
+        else:
+            text = value
+        lines.append((key, text))
+    return lines
+
+
+def next_instants(job: Job, count: int) -> list[datetime]:
+    """The next instants of a job that is planned; none for one that is not."""
+    first = job.next_run_at
+    if first is None or job.status is not JobStatus.ACTIVE:
+        return []
+    definition = job.definition
+    schedule = parse(definition.schedule, tz=definition.timezone, name=definition.name, anchor=first)
+    if schedule.kind == "after":
+        return [first]  # what follows depends on when that run ends
+    return [first, *upcoming(schedule, first, count - 1)]
+
+
+@jobs_command.command("add")
+@click.argument("name")
+@click.option("--task", required=True, metavar="TASK", help="The Celery task's name.")
+@click.option(
+    "--schedule", required=True, metavar="S", help='"*/5 * * * *", "every 5m", "after 5m", "once ISO".'
+)
+@definition_options
+@json_option
+@click.pass_context
+def add_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | None, **given: Any) -> None:
+    """Add a job."""
+    fields = read_definition(given)
+    if queue is not None:
+        fields["options"] = with_queue({}, queue)
+    job = client_of(ctx).add(name, **fields)
+    warn_of_unknown_task(ctx, job.definition.task)
+    print_job(ctx, "added", job, as_json)
+
+
+@jobs_command.command("edit")
+@click.argument("name")
+@click.option("--task", metavar="TASK", help="The Celery task's name.")
+@click.option("--schedule", metavar="S", help="When it is due.")
+@definition_options
+@json_option
+@click.pass_context
+def edit_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | None, **given: Any) -> None:
+    """Change some of a job's definition; what is not named stays."""
+    fields = read_definition(given)
+    if not fields and queue is None:
+        raise click.UsageError("nothing to change: name at least one option, such as --schedule", ctx)
+    client = client_of(ctx)
+    if queue is not None:
+        fields["options"] = with_queue(client.get(name).definition.options, queue)
+    job = client.edit(name, **fields)
+    if "task" in fields:
+        warn_of_unknown_task(ctx, job.definition.task)
+    print_job(ctx, "changed", job, as_json)
+
+
+def with_queue(options: Mapping[str, Any], queue: str) -> dict[str, Any]:
+    """Message options with this queue; ``none`` takes it out."""
+    rest = {key: value for key, value in options.items() if key != "queue"}
+    return rest if queue.lower() == "none" else {**rest, "queue": queue}
+
+
+def warn_of_unknown_task(ctx: click.Context, task: str) -> None:
+    """Say so when this app, as it is installed here, has no such task; a worker elsewhere may have it."""
+    app = app_of(ctx)
+    app.loader.import_default_modules()
+    if task not in app.tasks:
+        known = sorted(name for name in app.tasks if not name.startswith("celery."))
+        say(f"Warning: this app has no task {task!r}.{did_you_mean(task, known)}", colour="yellow")
+
+
+def print_job(ctx: click.Context, what: str, job: Job, as_json: bool) -> None:
+    """Say what was done to a job."""
+    if as_json:
+        print_json(job_json(job))
+        return
+    following = local_and_distance(job.next_run_at, database_now(ctx))
+    tail = f"next run {following}" if following else f"no next run ({job.status.value})"
+    click.echo(f"{what} {job.name}: {tail}")
+
+
+@jobs_command.command("delete")
+@click.argument("name")
+@click.pass_context
+def delete_command(ctx: click.Context, name: str) -> None:
+    """Delete a job; the history of its runs stays until it is pruned."""
+    client_of(ctx).delete(name)
+    click.echo(f"deleted {name}")
+
+
+@click.command("pause")
+@click.argument("job")
+@click.option("--reason", metavar="TEXT", help="Why; shown beside its status.")
+@json_option
+@click.pass_context
+def pause_command(ctx: click.Context, job: str, reason: str | None, as_json: bool) -> None:
+    """Plan no more runs of JOB; one that is active goes on."""
+    paused = client_of(ctx).pause(job, reason)
+    if as_json:
+        print_json(job_json(paused))
+    else:
+        click.echo(f"paused {paused.name}" + (f": {short(reason, 200)}" if reason else ""))
+
+
+@click.command("resume")
+@click.argument("job")
+@json_option
+@click.pass_context
+def resume_command(ctx: click.Context, job: str, as_json: bool) -> None:
+    """Plan runs of JOB again, from now on."""
+    print_job(ctx, "resumed", client_of(ctx).resume(job), as_json)

@@ -1,0 +1,203 @@
+"""``sched runs``, ``run`` and ``cancel``."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_sched.cli import Failed, Refused
+from celery_sched.cli.access import actor, client_of
+from celery_sched.cli.jobs import read_json
+from celery_sched.cli.output import (
+    coloured,
+    json_option,
+    local,
+    print_json,
+    print_table,
+    result_value,
+    run_json,
+    say,
+    short,
+)
+from celery_sched.durations import format_duration, parse_duration
+from celery_sched.model import Run, RunId
+from celery_sched.rules.transitions import TERMINAL, RunStatus
+
+if TYPE_CHECKING:
+    from celery_sched.client import Client
+
+SLICE = 1.0
+"""Seconds of waiting between two looks at whether a scheduler is alive."""
+GRACE = 10.0
+"""Seconds that ``run --wait`` without a time-out waits for a first scheduler."""
+
+
+@click.command("runs")
+@click.option("--job", metavar="NAME", help="Only runs of this job.")
+@click.option("--status", type=click.Choice([s.value for s in RunStatus]), help="Only runs of this status.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many."
+)
+@json_option
+@click.pass_context
+def runs_command(ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    """List runs, newest first."""
+    runs = client_of(ctx).runs(job=job, status=RunStatus(status) if status else None, limit=limit)
+    if as_json:
+        print_json([run_json(run) for run in runs])
+        return
+    if not runs:
+        say("There are no such runs." if job or status else "There are no runs yet.")
+        return
+    columns = (
+        "id",
+        "job",
+        "scheduled for",
+        "trigger",
+        "status",
+        "attempt",
+        "started",
+        "took",
+        "worker",
+        "remark",
+    )
+    print_table(ctx, columns, [run_row(run) for run in runs])
+
+
+def run_row(run: Run) -> tuple[object, ...]:
+    """A run as a line of the table."""
+    return (
+        run.id,
+        (run.job, "bold"),
+        local(run.scheduled_for),
+        run.trigger.value,
+        coloured(run.status),
+        run.attempt,
+        local(run.started_at),
+        took(run),
+        run.worker,
+        short(run.reason or run.error, 80),
+    )
+
+
+def took(run: Run) -> str:
+    """How long the body ran, to the hundredth of a second; empty until it is over."""
+    if run.started_at is None or run.finished_at is None:
+        return ""
+    return format_duration(timedelta(seconds=round((run.finished_at - run.started_at).total_seconds(), 2)))
+
+
+@click.command("run")
+@click.argument("job")
+@click.option("--args", metavar="JSON", help="Other arguments than the job's, a JSON list.")
+@click.option("--kwargs", metavar="JSON", help="Other keyword arguments than the job's, a JSON object.")
+@click.option("--wait", is_flag=True, help="Wait for the outcome: exit code 0 when it succeeded, else 1.")
+@click.option("--timeout", metavar="DURATION", help="With --wait: wait at most this long, then exit with 1.")
+@json_option
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    job: str,
+    args: str | None,
+    kwargs: str | None,
+    wait: bool,
+    timeout: str | None,
+    as_json: bool,
+) -> None:
+    """Run JOB now, beside its schedule."""
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout goes with --wait", ctx)
+    limit = None if timeout is None else parse_duration(timeout, "--timeout")
+    given = {
+        "args": None if args is None else read_json(args, "--args", list, "list"),
+        "kwargs": None if kwargs is None else read_json(kwargs, "--kwargs", dict, "object"),
+    }
+    client = client_of(ctx)
+    run = client.run(job, by=actor(), **given)
+    if not wait:
+        print_run(run, as_json)
+        if not client.status().schedulers:
+            say(NO_SCHEDULER, colour="yellow")
+        return
+    say(f"run {run.id} of {job}")
+    finished = wait_for(client, run, None if limit is None else limit.total_seconds())
+    print_run(finished, as_json)
+    if finished.status != RunStatus.SUCCEEDED:
+        ctx.exit(1)
+
+
+NO_SCHEDULER = "No scheduler is alive: the run stays queued until one starts (celery -A APP beat -S sched)."
+
+
+def wait_for(client: Client, run: Run, limit: float | None) -> Run:
+    """Wait until the run is finished; say at once when nobody is there to start it.
+
+    :param limit: seconds; None: as long as it takes, but with no scheduler alive only ``GRACE``.
+    """
+    begun = time.monotonic()
+    told = False
+    while True:
+        alone = not client.status().schedulers
+        if alone and not told:
+            say(NO_SCHEDULER, colour="yellow")
+        told = alone
+        waited = time.monotonic() - begun
+        most = (GRACE if alone else None) if limit is None else limit
+        if most is not None and waited >= most:
+            current = client.get_run(run.id)
+            if current.status in TERMINAL:
+                return current
+            shown = format_duration(timedelta(seconds=round(waited)))
+            raise Failed(
+                f"run {run.id} is still {current.status} after {shown};"
+                f" it was not stopped (to stop it: sched cancel {run.id})"
+            )
+        try:
+            return client.wait(run.id, timeout=min(SLICE, SLICE if most is None else most - waited))
+        except TimeoutError:
+            continue
+        except KeyboardInterrupt:
+            say(f"Not waiting any longer; run {run.id} was not stopped.")
+            raise
+
+
+def print_run(run: Run, as_json: bool) -> None:
+    """Say how a run stands."""
+    if as_json:
+        print_json(run_json(run))
+        return
+    line = f"{run.id} {run.status}"
+    if took(run):
+        line += f" in {took(run)}"
+    if run.reason:
+        line += f": {run.reason}"
+    click.echo(short(line, 1000))
+    value: Any = result_value(run)
+    if value is not None:
+        say(f"result: {short(str(value), 1000)}")
+    if run.error:
+        say(run.error.rstrip(), colour="red")
+
+
+@click.command("cancel")
+@click.argument("run")
+@click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
+@json_option
+@click.pass_context
+def cancel_command(ctx: click.Context, run: str, reason: str | None, as_json: bool) -> None:
+    """Stop RUN (its id): at once when it has not started, else its worker stops it."""
+    client = client_of(ctx)
+    run_id = RunId(run)
+    before = client.get_run(run_id)
+    if before.status in TERMINAL:
+        raise Refused(f"run {run} is {before.status} already: there is nothing to stop")
+    stopped = client.cancel(run_id, by=actor(), reason=reason)
+    if as_json:
+        print_json(run_json(stopped))
+    elif stopped.status in TERMINAL:
+        click.echo(f"{run} {stopped.status}")
+    else:
+        click.echo(f"{run} {stopped.status}: it was asked to stop, its worker stops it within a lease")

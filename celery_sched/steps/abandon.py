@@ -1,0 +1,87 @@
+"""Abandon: processes are known to be dead, so nobody waits for the leases of what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, or_, select
+
+from celery_sched.config import Config
+from celery_sched.model import JobId, NodeId, RunId, RunKey, Token
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.store import jobs, nodes, runs
+from celery_sched.store.engine import Tx
+from celery_sched.store.settle import Settlement, settle
+from celery_sched.store.tables import run
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """``cancelled``: they were running. ``queued``: they had not started and wait again. Pool and id of each."""
+
+    cancelled: tuple[tuple[str, RunId], ...] = ()
+    queued: tuple[tuple[str, RunId], ...] = ()
+
+
+def abandon(tx: Tx, now: datetime, config: Config, dead: Collection[NodeId], reason: str) -> Abandoned:
+    """Settle what dead processes were running as ``cancelled``; what they had not started waits again.
+
+    The caller has seen these processes end. When no other process of the app is alive, nobody has the
+    messages of the remaining dispatched runs either, and these wait again too: a message that turns up
+    later has an old token, and its start drops it.
+
+    Guard: id, token, attempt, status, read again under the row locks.
+    Locks: jobs, then runs.
+    If it dies here: all or nothing; the leases expire and the sweep settles.
+    """
+    for node in dead:
+        nodes.leave(tx, node)
+    alone = not any(node.last_seen > now - config.lease for node in nodes.every(tx, config.app))
+    unstarted = run.c.status == RunStatus.DISPATCHED.value
+    left = and_(
+        run.c.app == config.app,
+        or_(
+            and_(run.c.status == RunStatus.RUNNING.value, run.c.worker.in_(dead)),
+            unstarted if alone else and_(unstarted, run.c.received_by.in_(dead)),
+        ),
+    )
+    jobs.lock(
+        tx, [JobId(found) for found in tx.execute(select(run.c.job_id).where(left).distinct()).scalars()]
+    )
+    rows = runs.lock(tx, left)
+    keys = {row.id: RunKey(RunId(row.id), Token(row.token), row.attempt) for row in rows}
+    running = [row for row in rows if row.status == RunStatus.RUNNING]
+    waiting = [row for row in rows if row.status == RunStatus.DISPATCHED]
+    settle(
+        tx,
+        now,
+        [Settlement(keys[row.id], JobId(row.job_id), RunStatus.CANCELLED, reason) for row in running],
+        sources={RunStatus.RUNNING},
+    )
+    for row in waiting:
+        matched = runs.transition(
+            tx,
+            RunStatus.QUEUED,
+            sources={RunStatus.DISPATCHED},
+            match=runs.held_by([keys[row.id]]),
+            values={
+                **runs.CLEARED,
+                "ready_at": max(
+                    row.ready_at, row.eta or row.ready_at
+                ),  # Celery's own retry: not before its eta
+                "dispatched_at": None,
+                "published_at": None,
+                "publish_count": 0,
+                "received_by": None,
+                "received_at": None,
+            },
+        )
+        if matched != 1:
+            raise RuntimeError(f"{matched} rows matched the locked run {row.id} while it was abandoned")
+    jobs.unlock(tx, [(JobId(row.job_id), Token(row.token)) for row in waiting])
+    return Abandoned(
+        tuple((row.pool, RunId(row.id)) for row in running),
+        tuple((row.pool, RunId(row.id)) for row in waiting),
+    )
