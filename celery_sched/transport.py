@@ -109,6 +109,8 @@ class Channel(virtual.Channel):
             raise ChannelError(str(error)) from error
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        with self.folders.available():
+            self.folders.messages.stat()  # an outage is not an unknown queue
         return self.folders.queue(queue).is_dir()
 
     def _keep(self, queue: str) -> None:
@@ -165,8 +167,6 @@ class Channel(virtual.Channel):
         return message
 
     def _size(self, queue: str) -> int:
-        with self.folders.available():
-            self.folders.messages.stat()  # an outage is not an empty queue
         return len(self.folders.names(queue))
 
     def _purge(self, queue: str) -> int:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,6 +77,24 @@ def test_messages_come_in_the_order_in_which_they_were_sent(home: Path, connecti
     assert list(range(300)) == received
 
 
+def test_messages_of_one_clock_tick_keep_their_order(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many file systems stamp files every 4 ms only: the order within such a tick is kept too."""
+    fstat = os.fstat
+
+    def coarse(descriptor: int) -> SimpleNamespace:
+        real = fstat(descriptor)
+        facts = {name: getattr(real, name) for name in dir(real) if name.startswith("st_")}
+        return SimpleNamespace(**facts | {"st_mtime_ns": 10**18})
+
+    monkeypatch.setattr("celery_sched.folders.os.fstat", coarse)
+    for number in range(30):
+        publish(connection, number)
+    bound = JOBS(connection.default_channel)
+    assert list(range(30)) == [bound.get(no_ack=True).payload for _ in range(30)]
+
+
 def test_size_counts_and_purge_removes_what_waits(connection: Connection) -> None:
     """A queue's size is the number of its waiting messages; a purge reports how many it removed."""
     for number in range(5):
@@ -108,29 +127,35 @@ def test_an_impossible_queue_name_is_refused_by_name(connection: Connection, nam
         )
 
 
-def test_a_reader_never_meets_a_half_written_message(home: Path) -> None:
-    """A consumer that looks all the time while big messages are written gets each of them whole."""
-    big = "x" * 300_000
+def test_a_reader_never_meets_a_half_written_message(
+    home: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is stopped in the middle of a message: the reader sees nothing, then all of it."""
+    written, go_on = threading.Event(), threading.Event()
+    fstat = os.fstat
+
+    def stopped(descriptor: int) -> os.stat_result:
+        written.set()
+        assert go_on.wait(30)
+        return fstat(descriptor)
 
     def write() -> None:
         with connect(home) as sender:
-            for number in range(60):
-                publish(sender, [number, big])
+            publish(sender, "x" * 100_000)
 
-    received: list[int] = []
-
-    def take(body: list[Any], message: Any) -> None:
-        assert big == body[1]
-        received.append(body[0])
-        message.ack()
-
-    writer = threading.Thread(target=write)
-    with connect(home) as reader, reader.Consumer(JOBS, callbacks=[take]):
-        reader.transport.polling_interval = None
+    received: list[str] = []
+    with connection.Consumer(JOBS, callbacks=[lambda body, message: (received.append(body), message.ack())]):
+        monkeypatch.setattr("celery_sched.folders.os.fstat", stopped)
+        writer = threading.Thread(target=write)
         writer.start()
-        wait_for(lambda: drain(reader, 0.01) and len(received) == 60, 60)
-        writer.join()
-    assert list(range(60)) == received
+        try:
+            assert written.wait(30)
+            assert not drain(connection, 0.3)
+        finally:
+            go_on.set()
+            writer.join(30)
+        assert drain(connection, 5)
+    assert ["x" * 100_000] == received
     assert [] == list((broker_folder(home) / "rejected").iterdir())
 
 
@@ -178,6 +203,8 @@ def test_an_unreadable_message_is_set_aside_and_the_next_one_comes(
 def test_a_missing_folder_stops_publishers_and_is_not_made_anew(home: Path, connection: Connection) -> None:
     """Publishers, old and new, get OperationalError that names the folder; once it is back all work."""
     publish(connection, "before")
+    old = connect(home)
+    channel = old.channel()
     away = home / "away"
     broker_folder(home).rename(away)
     for _ in range(2):
@@ -185,6 +212,11 @@ def test_a_missing_folder_stops_publishers_and_is_not_made_anew(home: Path, conn
             publish(connection, "lost")
     with connect(home) as fresh, pytest.raises(OperationalError, match="broker' cannot be used"):
         publish(fresh, "lost")
+    with pytest.raises(OperationalError):
+        channel.basic_publish(channel.prepare_message("{}"), exchange="", routing_key="jobs")
+    with pytest.raises(OperationalError):
+        channel.queue_declare("jobs", passive=True)
+    old.release()
     assert not broker_folder(home).exists()
     away.rename(broker_folder(home))
     publish(connection, "after")
@@ -267,9 +299,10 @@ with Connection(settings["broker_url"], transport_options=options) as connection
         print("ready", flush=True)
         while True:
             try:
-                connection.drain_events(timeout=float(sys.argv[2]))
+                connection.drain_events(timeout=0.5)
             except socket.timeout:
-                break
+                if Path(sys.argv[1], "all-sent").exists():
+                    break
 """
 
 
@@ -278,7 +311,7 @@ def test_two_consumers_share_a_queue_and_none_gets_a_message_twice(
 ) -> None:
     """2,000 messages, two consumer processes: each message reaches exactly one of them."""
     consumers = [
-        subprocess.Popen([sys.executable, "-c", CONSUMER, str(home), "2"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", CONSUMER, str(home)], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     try:
@@ -294,6 +327,7 @@ def test_two_consumers_share_a_queue_and_none_gets_a_message_twice(
             thread.start()
         for number in range(2000):
             publish(connection, number)
+        (home / "all-sent").touch()
         for thread in threads:
             thread.join(60)
         assert [0, 0] == [consumer.wait(60) for consumer in consumers]
