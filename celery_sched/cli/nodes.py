@@ -48,7 +48,8 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"due         {status.due}{overdue}")
         click.echo(
             f"totals      {status.dispatched} dispatched, {status.swept} swept,"
-            f" {status.at_capacity} at capacity, {status.lock_lost} locks lost, {status.late_settlers} late settlers"
+            f" {status.at_capacity} at capacity, {status.lock_lost} locks lost,"
+            f" {status.late_settlers} late settlers"
         )
         if status.healthy:
             click.secho("healthy", fg="green")

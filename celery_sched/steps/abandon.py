@@ -19,7 +19,7 @@ from celery_sched.store.tables import run
 
 @dataclass(frozen=True)
 class Abandoned:
-    """``cancelled``: they were running. ``queued``: they had not started and wait again. Pool and id of each."""
+    """``cancelled``: they were running. ``queued``: they had not started, and wait. Each: pool and id."""
 
     cancelled: tuple[tuple[str, RunId], ...] = ()
     queued: tuple[tuple[str, RunId], ...] = ()
