@@ -41,7 +41,9 @@ def values(field: str, low: int, high: int) -> set[int]:
         if span == "*":
             begin, end = low, high
         elif last:
-            begin, end = number(first), 7 if last.lower() == "sun" else number(last)
+            # R2, but R1 comes first: a-a is the single value a, also for sun-sun.
+            begin = number(first)
+            end = 7 if last.lower() == "sun" and first.lower() != "sun" else number(last)
         else:
             begin = end = number(first)
         found |= set(range(begin, end + 1, int(step or 1)))

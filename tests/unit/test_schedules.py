@@ -113,7 +113,7 @@ def test_spans_agree_with_the_list(text: str, tz: str, after: datetime, length: 
     found = between(schedule, after, until, 10**6)
     assert sorted(set(found)) == found
     assert all(after < instant <= until for instant in found)
-    assert (found or [None])[-1] == latest_in(schedule, after, until)
+    assert (found[-1] if found else None) == latest_in(schedule, after, until)
     assert len(found) == count_in(schedule, after, until)
     assert found[:3] == between(schedule, after, until, 3)
 

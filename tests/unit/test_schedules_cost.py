@@ -1,4 +1,4 @@
-"""What asking a schedule costs, compared with another question on the same machine, and what that rests on."""
+"""What asking a schedule costs, compared with another question on the same machine."""
 
 from __future__ import annotations
 

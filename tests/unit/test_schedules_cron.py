@@ -172,6 +172,27 @@ def test_literal_policy(text: str, start: str, expected: list[str]) -> None:
     assert expected == instants(text, "America/New_York", start, len(expected), dst="literal")
 
 
+CORRECTIONS = [
+    # Seven hours back: the clock shows 20:30 twice, and both count.
+    (
+        "Antarctica/Vostok",
+        "30 20 * * *",
+        "1994-01-31T00:00Z",
+        ["1994-01-31T13:30:00Z", "1994-01-31T20:30:00Z"],
+    ),
+    # A calendar day left out: its 09:00 is not made good.
+    ("Pacific/Apia", "0 9 * * *", "2011-12-29T12:00Z", ["2011-12-29T19:00:00Z", "2011-12-30T19:00:00Z"]),
+    # Exactly three hours forward is a correction too.
+    ("Antarctica/Casey", "30 5 * * *", "2018-10-05T12:00Z", ["2018-10-05T21:30:00Z", "2018-10-07T18:30:00Z"]),
+]
+
+
+@pytest.mark.parametrize(("tz", "text", "start", "expected"), CORRECTIONS)
+def test_corrections_of_the_clock(tz: str, text: str, start: str, expected: list[str]) -> None:
+    """R6c: a change of three hours or more is used as it is, nothing made good, nothing suppressed."""
+    assert expected == instants(text, tz, start, len(expected))
+
+
 def test_seconds_within_the_minutes_of_the_rule() -> None:
     """X3: seconds divide each due minute, also the one in which skipped times are made good."""
     due = ["2026-03-08T07:00:15Z", "2026-03-08T07:00:45Z", "2026-03-09T06:30:15Z"]
@@ -215,7 +236,7 @@ DAYS = [
     ("0 0 L * 1", ["2026-01-05", "2026-01-12", "2026-01-19", "2026-01-26", "2026-01-31"]),
     ("0 0 L * */2", ["2026-01-31", "2026-02-28", "2026-03-31", "2026-04-30", "2026-05-31", "2026-06-30"]),
     ("0 0 * * sun#5", ["2026-03-29", "2026-05-31", "2026-08-30", "2026-11-29"]),
-    ("0 0 * * 7L", ["2026-01-25", "2026-02-22", "2026-03-29"]),
+    ("0 0 * * 7L", ["2026-01-25", "2026-02-22", "2026-03-29", "2026-04-26", "2026-05-31", "2026-06-28"]),
 ]
 
 

@@ -50,7 +50,7 @@ def check(text: str, window: Window, dst: str) -> None:
         return
     where = f"{text!r} in {window.zone}, {window.start} + {DAYS} days, {dst}"
     assert len(expected) == count_in(schedule, before, last), where
-    assert (expected or [None])[-1] == latest_in(schedule, before, last), where
+    assert (expected[-1] if expected else None) == latest_in(schedule, before, last), where
     if len(expected) <= DENSE:
         assert expected == between(schedule, before, last, len(expected) + 1), where
         return
