@@ -84,7 +84,9 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
-def test_a_child_that_ignores_signals_is_swept_up(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_child_that_ignores_signals_is_swept_up(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
     """Each way of asking it to stop ends the supervisor in order, and its child with it."""
     supervisor = start(STUBBORN, str(tmp_path / "pid"))
     pid = pid_in(tmp_path / "pid")
@@ -114,7 +116,7 @@ def test_children_die_with_a_killed_supervisor(start: Start, tmp_path: Path) -> 
 
 
 def test_output_is_copied_by_line_and_to_the_last_byte(start: Start) -> None:
-    """Lines of both streams come with the child's name, also one that does not end and bytes that are no text."""
+    """Each line of both streams comes with the name, also an unfinished one and bytes that are no text."""
     supervisor = start(
         "import os, sys; os.write(1, b'one\\n'); os.write(2, b'two\\xff\\n'); os.write(1, b'three')"
     )
