@@ -20,7 +20,8 @@ INSTANT = (
     .with_variant(sa.DateTime(), "sqlite")
 )
 LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
-OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+# bin: names that differ in case are different names, as they are on the other databases
+OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 
 
 def counter(name: str) -> sa.Column:

@@ -199,7 +199,7 @@ def test_versions_import_nothing_of_ours() -> None:
             assert [] == [name for name in names if name.startswith("celery_sched")], path
 
 
-def test_alembic_command_line(database: Database, tmp_path: Path) -> None:
+def test_alembic_command_line(database: Database) -> None:
     """`alembic -c setup.cfg upgrade head` migrates the database of CELERY_SCHED_DATABASE_URL."""
     environment = {**os.environ, "CELERY_SCHED_DATABASE_URL": url_of(database)}
     alembic = [sys.executable, "-m", "alembic", "-c", str(ROOT / "setup.cfg")]
@@ -266,7 +266,8 @@ POSSIBLE = [
         "sched_run",
         [run_row(**{**HELD, "holds_job": None}), run_row(id="s", status="failed", finished_at=NOW)],
     ),
-    ("sched_pool", [{"app": "a", "name": "p", "slots": 0}]),
+    ("sched_pool", [{"app": "a", "name": "p", "slots": 0}, {"app": "a", "name": "P", "slots": 1}]),
+    ("sched_job", [job_row(), job_row(name="N"), job_row(name="ñ")]),
 ]
 IMPOSSIBLE = {
     "two jobs of a name": ("sched_job", [job_row(), job_row()]),
