@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,9 +19,11 @@ LEVEL_STYLES = {"ok": "green", "info": "", "warning": "yellow", "error": "red"}
 @click.pass_context
 def migrate_command(ctx: click.Context) -> None:
     """Create the tables, or bring them to this release; does nothing when they are."""
+    from celery_sched.app import make_folders
+
     runtime = runtime_of(ctx)
     before, after = migrate(runtime)
-    prepare_folders(ctx, runtime)
+    make_folders(app_of(ctx))
     url = shown_url(runtime)
     if before == after:
         click.echo(f"{url} is up to date ({after})")
@@ -36,23 +37,10 @@ def migrate(runtime: Runtime) -> tuple[str | None, str]:
 
     file = sqlite_file(runtime)
     before = None
-    if file is not None:
-        # who may write to the database may run tasks
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if file is None or file.exists():
         before = runtime.database.read(lambda tx, now: schema.current(tx))
     schema.upgrade(runtime.database.url.render_as_string(hide_password=False))
     return before, schema.HEAD
-
-
-def prepare_folders(ctx: click.Context, runtime: Runtime) -> Path | None:
-    """Make the embedded broker's folders where the app uses that broker; where they are."""
-    from celery_sched import transport
-
-    broker = str(app_of(ctx).conf.broker_url or "")
-    return (
-        transport.ensure_folders(runtime.config.home) if broker.startswith(f"{transport.SCHEME}:") else None
-    )
 
 
 @click.command("doctor")

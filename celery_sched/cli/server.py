@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from celery_sched.cli import Failed
-from celery_sched.cli.access import app_argument, runtime_of, shown_url
-from celery_sched.cli.schema import migrate, prepare_folders
+from celery_sched.cli.access import app_argument, app_of, runtime_of, shown_url
+from celery_sched.cli.schema import migrate
 from celery_sched.cli.supervisor import Child, Supervisor
 from celery_sched.errors import SchedulerError
 from celery_sched.model import Node, NodeId, NodeKind
@@ -56,6 +56,8 @@ def server_command(ctx: click.Context, port: int | None, no_flower: bool, concur
 
     For one machine. It makes the database and the folder of the embedded default where they are missing.
     """
+    from celery_sched.app import make_folders
+
     app = app_argument(ctx)
     runtime = runtime_of(ctx)
     if app is None:
@@ -66,7 +68,7 @@ def server_command(ctx: click.Context, port: int | None, no_flower: bool, concur
     try:
         supervisor.say(f"home {runtime.config.home}, database {shown_url(runtime)}")
         before, after = migrate(runtime)
-        prepare_folders(ctx, runtime)
+        make_folders(app_of(ctx))
         supervisor.say(
             f"the database is at {after}" + ("" if before == after else f" (it was {before or 'empty'})")
         )
