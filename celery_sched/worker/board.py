@@ -1,0 +1,118 @@
+"""Shared memory of a worker's main process and its children: which of them is in which run's body.
+
+A child writes before and after the body of a run, the main process reads before it kills: a kill must hit
+that body and never the child's next task. The other way round the main process writes how long the
+lease may be trusted, which the child shows to its job as ``ctx.lost``.
+
+Made before the children are forked, so that they inherit it. Instants are seconds of the system-wide
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from celery_sched.model import RunKey
+
+SLOTS = 1024
+_PLACE = struct.Struct("<BBxxI48sdd")
+_KEY, _TRUST, _DEADLINE = 8, 56, 64
+_IDLE, _IN_BODY = 0, 1
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A body being run: where it is noted, by which process, and until when."""
+
+    index: int
+    pid: int
+    leads_group: bool
+    """Whether the process has a process group of its own, which holds what its job started."""
+    key: bytes
+    trusted_until: float
+    deadline: float
+
+
+def encoded(key: RunKey) -> bytes:
+    """Token and attempt: no two claims and no two attempts share them."""
+    return f"{key.token}:{key.attempt}".encode()[:48].ljust(48, b"\0")
+
+
+class Board:
+    """A table of :class:`Place`, one row per child (prefork) or per running thread (threads, solo)."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self._memory = mmap.mmap(-1, slots * _PLACE.size)
+        self._slots = slots
+        self._free = list(range(slots - 1, -1, -1))
+        self._lock = threading.Lock()
+
+    def take(self) -> int | None:
+        """A row for a thread of the main process; give it back with :meth:`give`."""
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+    def give(self, index: int) -> None:
+        with self._lock:
+            self._free.append(index)
+
+    def enter(self, index: int | None, key: RunKey, trusted_until: float, deadline: float) -> None:
+        """This process begins the body of a run. Index ``None`` or past the end: it cannot be noted."""
+        if index is None or not 0 <= index < self._slots:
+            return
+        pid = os.getpid()
+        # idle first, in use last: a process stopped in between has no half-written row
+        self.leave(index)
+        _PLACE.pack_into(
+            self._memory, index * _PLACE.size, _IDLE, int(os.getpgid(0) == pid), pid, encoded(key),
+            trusted_until, deadline,
+        )
+        self._memory[index * _PLACE.size] = _IN_BODY
+
+    def leave(self, index: int | None) -> None:
+        """The body is over: from now on this process must not be killed for that run."""
+        if index is not None and 0 <= index < self._slots:
+            self._memory[index * _PLACE.size] = _IDLE
+
+    def find(self, key: RunKey) -> Place | None:
+        """The process that is in the body of that attempt, if one is."""
+        wanted = encoded(key)
+        position = self._memory.find(wanted)
+        while position >= 0:
+            index, offset = divmod(position, _PLACE.size)
+            if offset == _KEY and (place := self.at(index)) is not None and place.key == wanted:
+                return place
+            position = self._memory.find(wanted, position + 1)
+        return None
+
+    def at(self, index: int) -> Place | None:
+        """What a row says, unless it is idle."""
+        state, leads, pid, key, trusted, deadline = _PLACE.unpack_from(self._memory, index * _PLACE.size)
+        return Place(index, pid, bool(leads), key, trusted, deadline) if state == _IN_BODY else None
+
+    def places(self) -> Iterator[Place]:
+        """All bodies being run."""
+        for index in range(self._slots):
+            if self._memory[index * _PLACE.size] == _IN_BODY and (place := self.at(index)) is not None:
+                yield place
+
+    def trust(self, key: RunKey, until: float, deadline: float | None = None) -> None:
+        """Tell a body how long its lease may be trusted (0: no longer) and, if known, its new deadline."""
+        place = self.find(key)
+        if place is None:
+            return
+        base = place.index * _PLACE.size
+        struct.pack_into("<d", self._memory, base + _TRUST, until)
+        if deadline is not None:
+            struct.pack_into("<d", self._memory, base + _DEADLINE, deadline)
+
+    def trusted_until(self, key: RunKey) -> float:
+        """Until when the lease of a body may be trusted; 0 when no process is in it."""
+        place = self.find(key)
+        return 0.0 if place is None else place.trusted_until

@@ -1,0 +1,230 @@
+"""The gate: no body of a run starts before the database said that this message may start it.
+
+Celery builds a tracer for every task, in the prefork child and in the main process, and assigns it to
+``task.__trace__``. Here that name is a property of Celery's ``Task`` whose setter wraps the tracer, so that
+no kind of task (own ``__call__``, own ``before_start``, shared, bound, made before or after) gets past.
+Messages that are not of a run go through untouched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from billiard.process import current_process
+from celery.app.task import Context as Request
+from celery.app.task import Task
+from celery.exceptions import Retry, WorkerShutdown, WorkerTerminate
+from kombu.exceptions import EncodeError
+
+from celery_sched import context
+from celery_sched.errors import DatabaseUnavailable
+from celery_sched.failpoints import failpoint
+from celery_sched.model import RunKey
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.steps.finish import Outcome, celery_retry, finish
+from celery_sched.steps.start import Started, Verdict, start
+from celery_sched.worker import keepers, message, outcomes
+from celery_sched.worker.keeper import Keeper
+
+logger = logging.getLogger("celery_sched.worker")
+PAUSE = 0.25
+"""Seconds between two tries while the database is away."""
+_NAME = "__trace__"
+
+
+class OutOfMemory(Exception):
+    """The task ran out of memory. Not a ``MemoryError``: that one stops Celery's whole worker."""
+
+
+class Gate:
+    """The tracer of one task, behind the check."""
+
+    def __init__(self, task: Any, tracer: Callable[..., Any]) -> None:
+        self._task, self._tracer = task, tracer
+
+    def __call__(self, uuid: str, args: Any, kwargs: Any, request: Any) -> Any:
+        key = message.key_of(request)
+        keeper = None if key is None else keepers.of(self._task.app)
+        if key is None or keeper is None:
+            return self._tracer(uuid, args, kwargs, request)
+        began = time.monotonic()
+        try:
+            started = _start(keeper, key, began)
+        except Exception as error:
+            # Not run; the message is acknowledged. The run stays dispatched until its lease ends, then the
+            # sweep publishes it again.
+            logger.error("run %s was not started: %s", key.id, error, exc_info=not _is_outage(error))
+            return outcomes.ignored()
+        if started.verdict == Verdict.EARLY:
+            self._again(request, args, kwargs, key)
+        elif started.verdict == Verdict.DROP:
+            logger.info("message of run %s, attempt %d, dropped: %s", key.id, key.attempt, started.why)
+        if started.verdict != Verdict.YOURS:
+            return outcomes.ignored()
+        failpoint("start:committed")
+        traced = self._body(keeper, key, started, began, (uuid, args, kwargs, request))
+        _settle(keeper, key, outcomes.of(traced), Request(request), args, kwargs, began)
+        return traced
+
+    def _body(
+        self, keeper: Keeper, key: RunKey, started: Started, began: float, call: tuple[Any, ...]
+    ) -> Any:
+        """Run the tracer, which runs the body and stores its result."""
+        board = keeper.board
+        in_main = os.getpid() == keeper.pid
+        index = board.take() if in_main else getattr(current_process(), "index", None)
+        trusted = began + _seconds(started.lease_expires_at, started.now)
+        board.enter(index, key, trusted, time.monotonic() + _seconds(started.deadline_at, started.now))
+        reset = context.current.set(
+            context.Context(
+                run_id=key.id,
+                job=started.job,
+                scheduled_for=started.scheduled_for or started.now,
+                attempt=key.attempt,
+                fence=started.fence,
+                is_lost=lambda: time.monotonic() >= board.trusted_until(key),
+                log=logging.getLogger(f"celery_sched.job.{started.job}"),
+            )
+        )
+        try:
+            return self._tracer(*call)
+        except MemoryError as error:
+            return self._failed(OutOfMemory(f"the task ran out of memory: {error}"), call)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if not in_main or isinstance(error, WorkerShutdown | WorkerTerminate):
+                raise  # the process ends; its main process, or the sweep, settles what it left
+            # a thread cannot end like that, and Celery's pools would never report it
+            return self._failed(RuntimeError(f"the task raised {outcomes.text_of(error)}"), call)
+        finally:
+            board.leave(index)
+            context.current.reset(reset)
+            if in_main and index is not None:
+                board.give(index)
+
+    def _failed(self, error: Exception, call: tuple[Any, ...]) -> Any:
+        """What the tracer would have done for an exception that it lets through."""
+        traced = outcomes.failed(error)
+        uuid, _, _, request = call
+        try:
+            self._task.backend.mark_as_failure(uuid, error, traced.retval.traceback, request=Request(request))
+        except Exception:
+            logger.exception("the result of task %s was not stored", uuid)
+        return traced
+
+    def _again(self, request: Any, args: Any, kwargs: Any, key: RunKey) -> None:
+        """The attempt before this one has not ended yet: deliver the same message a second later."""
+        try:
+            self._task.signature_from_request(Request(request), args, kwargs, countdown=1).apply_async()
+        except Exception as error:
+            # the sweep publishes it again when the attempt before has ended
+            logger.error("run %s, attempt %d, could not be sent again: %s", key.id, key.attempt, error)
+
+
+def install() -> None:
+    """Put the gate before every task of this process, those that have a tracer already too."""
+    if isinstance(Task.__dict__.get(_NAME), property):
+        return
+
+    def read(task: Any) -> Any:
+        tracer = task.__dict__.get(_NAME)
+        if tracer is not None and not isinstance(tracer, Gate):
+            tracer = task.__dict__[_NAME] = Gate(task, tracer)
+        return tracer
+
+    def write(task: Any, tracer: Any) -> None:
+        gated = tracer is None or isinstance(tracer, Gate)
+        task.__dict__[_NAME] = tracer if gated else Gate(task, tracer)
+
+    setattr(Task, _NAME, property(read, write))
+
+
+def _is_outage(error: Exception) -> bool:
+    return isinstance(error, DatabaseUnavailable)
+
+
+def _seconds(until: Any, now: Any) -> float:
+    return float((until - now).total_seconds()) if until is not None else float("inf")
+
+
+def _start(keeper: Keeper, key: RunKey, began: float) -> Started:
+    """Ask for the right to start; a database that is briefly away is asked again for a third of the lease."""
+    runtime = keeper.runtime
+    until = began + runtime.config.renew_interval.total_seconds()
+    while True:
+        try:
+            return runtime.database.run(
+                lambda tx, now: start(tx, now, runtime.config, key, keeper.node, keeper.name)
+            )
+        except DatabaseUnavailable:
+            if time.monotonic() + PAUSE > until:
+                raise
+            time.sleep(PAUSE)
+
+
+def _settle(
+    keeper: Keeper, key: RunKey, outcome: Outcome | Retry, request: Any, args: Any, kwargs: Any, began: float
+) -> None:
+    """Write how the attempt ended. While the database is away, try as long as the lease could be trusted.
+
+    The body is over and its result must not be lost by an exception here: what cannot be written is logged,
+    the lease runs out and the sweep settles.
+    """
+    failpoint("finish:begin")
+    until = time.monotonic() + keeper.runtime.config.lease.total_seconds()
+    while True:
+        try:
+            if isinstance(outcome, Retry):
+                _write_retry(keeper, key, outcome, request, args, kwargs)
+            else:
+                _write_outcome(keeper, key, outcome)
+            return
+        except EncodeError as error:
+            outcome = Outcome(RunStatus.FAILED, error=f"the arguments of its retry are no JSON: {error}")
+        except DatabaseUnavailable as error:
+            if time.monotonic() + PAUSE > until:
+                logger.error("run %s: its outcome is not written, its lease runs out: %s", key.id, error)
+                return
+            time.sleep(PAUSE)
+        except Exception:
+            logger.exception("run %s: its outcome is not written, its lease runs out", key.id)
+            return
+
+
+def _write_outcome(keeper: Keeper, key: RunKey, outcome: Outcome) -> None:
+    runtime = keeper.runtime
+    finished = runtime.database.run(
+        lambda tx, now: finish(tx, now, runtime.config, key, outcome, keeper.node)
+    )
+    if not finished.settled:
+        logger.warning(
+            "run %s, attempt %d, ended as %s but was not settled: %s",
+            key.id, key.attempt, outcome.status.value, finished.why,
+        )
+
+
+def _write_retry(keeper: Keeper, key: RunKey, retry: Retry, request: Any, args: Any, kwargs: Any) -> None:
+    """Celery's own retry: its message is under way already; the run waits for it."""
+    sent: Any = retry.sig  # type: ignore[attr-defined]  # celery-types does not know it
+    runtime = keeper.runtime
+    stored_args, stored_kwargs = (
+        outcomes.storable(value)
+        for value in ((sent.args, sent.kwargs) if sent is not None else (args, kwargs))
+    )
+    moved = runtime.database.run(
+        lambda tx, now: celery_retry(
+            tx,
+            now,
+            runtime.config,
+            key,
+            eta=outcomes.retry_at(retry, now, keeper.app),
+            args=stored_args,
+            kwargs=stored_kwargs,
+            retries=int(request.retries or 0) + 1,
+        )
+    )
+    if not moved:
+        logger.info("run %s: its retry was refused, it was stopped or taken over", key.id)

@@ -1,0 +1,167 @@
+"""Killing one run: exactly the child that is in its body, with all that it started, and nobody else.
+
+The child is stopped first (SIGSTOP), then the board is read: only a child that stands in the body of that
+attempt is killed, any other continues. This holds for every pool that forks, with and without an event
+loop, also while the main process is busy or shuts down; and a child in a body holds no lock of the pool.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import psutil
+
+from celery_sched.model import RunKey
+from celery_sched.worker.board import Board, Place
+
+logger = logging.getLogger("celery_sched.worker")
+STOP_TIMEOUT = 2.0
+"""Seconds to wait until a child has stopped, and until a killed one is gone."""
+LOOK = 0.001
+DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+class Kill(Enum):
+    """What came of it."""
+
+    KILLED = "killed"
+    GONE = "gone"
+    """The child died by itself in that body; what it left was killed."""
+    NOT_THERE = "not there"
+    """No process is in that body: it is over, or has not begun."""
+    NOT_NOW = "not now"
+    """The child did not stop (it waits in the kernel): try again."""
+    IMPOSSIBLE = "impossible"
+    """The body runs in a thread of the main process."""
+
+
+def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
+    """Kill the child that is in the body of ``key``.
+
+    :param tell_pool: kills the pid by way of the pool, so that it takes the death for what it is.
+    """
+    place = board.find(key)
+    if place is None:
+        return Kill.NOT_THERE
+    if place.pid == os.getpid():
+        return Kill.IMPOSSIBLE
+    process = _child(place.pid)
+    if process is None:
+        kill_group(place)
+        return Kill.GONE
+    stopped = _stop(process)
+    if stopped is None:
+        kill_group(place)
+        return Kill.GONE
+    if not stopped:
+        _continue(process)
+        return Kill.NOT_NOW
+    if board.find(key) != place:
+        # it finished meanwhile: what it does now is somebody else's
+        _continue(process)
+        return Kill.NOT_THERE
+    _kill_tree(process, place, tell_pool)
+    _wait(lambda: _state(process) in DEAD, STOP_TIMEOUT)
+    return Kill.KILLED
+
+
+def kill_group(place: Place) -> None:
+    """Kill what a dead child has started and left in its process group."""
+    if not place.leads_group:
+        return
+    try:
+        os.killpg(place.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("child %d left nothing behind", place.pid)
+
+
+def _child(pid: int) -> psutil.Process | None:
+    """The process of that pid if it is alive and ours: a pid may have been used again."""
+    try:
+        process = psutil.Process(pid)
+        return process if process.ppid() == os.getpid() and process.status() not in DEAD else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _stop(process: psutil.Process) -> bool | None:
+    """Stop a process and wait until it stands; ``None``: it is dead, ``False``: it does not stop."""
+    try:
+        process.suspend()
+    except psutil.NoSuchProcess:
+        return None
+    state = ""
+
+    def stands() -> bool:
+        nonlocal state
+        state = _state(process)
+        return state == psutil.STATUS_STOPPED or state in DEAD
+
+    if not _wait(stands, STOP_TIMEOUT):
+        return False
+    return None if state in DEAD else True
+
+
+def _state(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+
+
+def _continue(process: psutil.Process) -> None:
+    try:
+        process.resume()
+    except psutil.NoSuchProcess:
+        logger.debug("child %d died while it was looked at", process.pid)
+
+
+def _kill_tree(process: psutil.Process, place: Place, tell_pool: Callable[[int], None]) -> None:
+    """Kill a stopped child, its group, and descendants that made a session of their own."""
+    descendants: dict[int, psutil.Process] = {}
+    # A descendant may fork until it is stopped; what it made shows up in the next round.
+    for _ in range(10):
+        new = [child for child in _descendants(process) if child.pid not in descendants]
+        if not new:
+            break
+        for child in new:
+            descendants[child.pid] = child
+            _quietly(child.suspend)
+    for child in descendants.values():
+        _quietly(child.kill)
+    tell_pool(place.pid)
+    if place.leads_group:
+        try:
+            os.killpg(place.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("the group of child %d is gone", place.pid)
+    _quietly(process.kill)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _quietly(action: Callable[[], Any]) -> None:
+    try:
+        action()
+    except psutil.NoSuchProcess:
+        logger.debug("a process was gone before it was killed")
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK)
+    return True

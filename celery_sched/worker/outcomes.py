@@ -1,0 +1,113 @@
+"""What Celery's tracer returned, as the outcome of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+from billiard import einfo
+from celery import states
+from celery.app.trace import TraceInfo, trace_ok_t
+from celery.exceptions import Ignore, Retry
+from celery.utils.saferepr import saferepr
+from kombu.exceptions import EncodeError
+from kombu.utils.json import dumps
+
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.steps.finish import Outcome
+
+RESULT_LIMIT = 64 * 1024
+"""Longest result kept whole, in bytes of JSON."""
+SHORTENED = 10_000
+"""Characters kept of a longer one: even if each must be escaped, the limit holds."""
+
+
+def of(traced: Any) -> Outcome | Retry:
+    """The outcome of an attempt, or the ``Retry`` it ended with."""
+    if traced.info is None:
+        return Outcome(RunStatus.SUCCEEDED, result_text(traced.retval), None, None)
+    state, error = traced.info.state, traced.info.retval
+    if state == states.RETRY and isinstance(error, Retry):
+        return error
+    if state == states.IGNORED:
+        return Outcome(RunStatus.SUCCEEDED, None, None, "ignored")
+    if state == states.REJECTED:
+        return Outcome(RunStatus.FAILED, None, f"the task rejected its message: {text_of(error)}", "rejected")
+    return Outcome(RunStatus.FAILED, None, error_text(error, traced.retval), None)
+
+
+def result_text(value: Any) -> str:
+    """``value`` as JSON; its repr (a JSON string) where it is no JSON; shortened where it is too long."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(saferepr(value, SHORTENED), ensure_ascii=False)
+    if len(text.encode("utf-8", "backslashreplace")) <= RESULT_LIMIT:
+        return text
+    return json.dumps(text[:SHORTENED] + " ... shortened", ensure_ascii=False)
+
+
+def error_text(error: BaseException, info: Any) -> str:
+    """``Type: message`` and the traceback."""
+    trace = str(getattr(info, "traceback", "") or "")
+    return f"{text_of(error)}\n{trace}".rstrip()
+
+
+def text_of(error: BaseException) -> str:
+    """``Type: message``, whatever the exception's own ``__str__`` does."""
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
+
+
+def unwrapped(info: Any) -> BaseException:
+    """The exception in what a child sent."""
+    error: BaseException = info.exception
+    # ExceptionWithTraceback, in which a traceback travels
+    return error.exc if hasattr(error, "exc") and hasattr(error, "tb") else error
+
+
+def info_of(error: BaseException) -> Any:
+    """The form in which Celery passes an exception on."""
+    try:
+        raise error
+    except type(error):
+        caught: Any = sys.exc_info()
+        return einfo.ExceptionInfo(caught, internal=True)
+
+
+def ignored() -> Any:
+    """What a tracer returns when nothing was to be done: the message is acknowledged, no result kept."""
+    error = Ignore()
+    return trace_ok_t(info_of(error), TraceInfo(states.IGNORED, error), 0.0, None)
+
+
+def failed(error: BaseException) -> Any:
+    """What a tracer returns for a task that raised."""
+    return trace_ok_t(info_of(error), TraceInfo(states.FAILURE, error), 0.0, None)
+
+
+def storable(value: Any) -> Any:
+    """``value`` as plain JSON that Celery reads back as it was (kombu marks dates, UUIDs and decimals).
+
+    :raises EncodeError: it cannot be.
+    """
+    try:
+        return json.loads(dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EncodeError(str(error)) from error
+
+
+def retry_at(retry: Retry, now: datetime, app: Any) -> datetime:
+    """When Celery's own retry is due: ``when`` is a number of seconds, an instant, or nothing."""
+    when: Any = retry.when
+    if when is None:
+        return now
+    if isinstance(when, datetime):
+        return when if when.tzinfo is not None else when.replace(tzinfo=app.timezone)
+    return now + timedelta(seconds=float(when))
