@@ -1,0 +1,84 @@
+"""One cheap read that says what a poll has to do, so that an idle poll writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from celery_sched.config import Config
+from celery_sched.model import JobId, NodeId, RunId
+from celery_sched.store import apps, jobs, nodes, pools, runs
+from celery_sched.store.engine import Tx
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is to be done now, and when there will be something."""
+
+    now: datetime
+    app: Row[Any] | None
+    registered: bool
+    stop_requested: bool
+    expired: bool
+    outdated: bool
+    next_due: datetime | None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What waits for slots, and who has them."""
+
+    now: datetime
+    slots: Mapping[str, int]
+    held: tuple[tuple[str, RunId, datetime], ...]
+    candidates: Mapping[str, tuple[tuple[RunId, JobId], ...]]
+    waiting: Mapping[str, int]
+    fresh: Mapping[str, int]
+    """How many of the waiting never found their pool full before."""
+    next_ready: datetime | None
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        counts = dict.fromkeys(self.slots, 0)
+        for pool, _, _ in self.held:
+            counts[pool] = counts.get(pool, 0) + 1
+        return counts
+
+
+def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
+    """Read what a poll needs to know first."""
+    stop = nodes.stop_requested(tx, node)
+    return Look(
+        now=now,
+        app=apps.get(tx, config.app),
+        registered=stop is not None,
+        stop_requested=bool(stop),
+        expired=runs.exists(tx, runs.expired(config.app, now)),
+        outdated=runs.exists(tx, runs.outdated(config.app, now)),
+        next_due=jobs.next_due(tx, config.app),
+    )
+
+
+def queue(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
+    """Read what waits, and the best candidates of each pool that has free slots."""
+    slots = {name: pool.slots for name, pool in pools.every(tx, config.app).items()}
+    held = tuple(runs.held_in_pools(tx, config.app))
+    counts = runs.ready_by_pool(tx, config.app, now)
+    candidates: dict[str, tuple[tuple[RunId, JobId], ...]] = {}
+    for pool in counts:
+        free = slots.get(pool, 0) - sum(1 for name, _, _ in held if name == pool)
+        if free > 0:
+            candidates[pool] = tuple(runs.ready_in(tx, config.app, now, pool, min(free, limit)))
+    return Queue(
+        now=now,
+        slots=slots,
+        held=held,
+        candidates=candidates,
+        waiting={pool: count for pool, (count, _) in counts.items()},
+        fresh={pool: fresh for pool, (_, fresh) in counts.items()},
+        next_ready=runs.next_ready_at(tx, config.app, now),
+    )

@@ -1,0 +1,69 @@
+"""Prune: old rows are deleted in small batches, off the tick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta
+
+from celery_sched.errors import DatabaseUnavailable
+from celery_sched.runtime import Runtime
+from celery_sched.store import audit, gaps, nodes, runs
+from celery_sched.store.engine import Tx
+
+logger = logging.getLogger("celery_sched.prune")
+BATCH = 500
+EVERY = 300.0
+"""Seconds between two rounds."""
+FIRST = 10.0
+NODES_KEPT = timedelta(hours=1)
+"""How long a process that vanished is still listed."""
+
+
+class Pruner:
+    """A thread that deletes finished runs older than ``sched_keep_runs``, and what else is out of date."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sched-prune", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch that runs."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        pause = FIRST
+        while not self._stop.wait(pause):
+            pause = EVERY
+            try:
+                count = prune(self._runtime, self._stop)
+                if count:
+                    logger.info("action=prune runs=%d", count)
+            except DatabaseUnavailable as error:
+                logger.debug("pruning waits: %s", error)
+            except Exception:
+                logger.exception("pruning failed; it is tried again in %g s", EVERY)
+
+
+def prune(runtime: Runtime, stop: threading.Event | None = None) -> int:
+    """Delete what is out of date, in batches of one short transaction each; return how many runs."""
+    config, database = runtime.config, runtime.database
+    total = 0
+
+    def others(tx: Tx, now: datetime) -> None:
+        gaps.prune(tx, config.app, now - config.keep_runs)
+        audit.prune(tx, config.app, now - config.keep_runs)
+        nodes.forget(tx, config.app, now - NODES_KEPT)
+
+    database.run(others)
+    while stop is None or not stop.is_set():
+        count = database.run(lambda tx, now: runs.prune(tx, config.app, now - config.keep_runs, BATCH))
+        total += count
+        if count < BATCH:
+            break
+    return total

@@ -1,0 +1,225 @@
+"""Slots: who may be in flight. Redis sorted sets, or counts from the database.
+
+With Redis there is one sorted set a pool (member: run id; score: the end of its lease, in seconds). One Lua
+call a tick first brings it in line with the dispatched and running rows, which are the truth, then grants
+what is free. A member granted a moment ago, whose claim may not have committed yet, is left alone for
+``GRACE`` seconds. Nothing is granted until a marker says that the set was rebuilt since Redis was last
+empty, so a flush never opens the gates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import redis
+
+from celery_sched.config import Config
+from celery_sched.model import RunId
+
+logger = logging.getLogger("celery_sched.inflight")
+GRACE = 10
+"""Seconds for which a granted member is kept although no row holds it: longer than a claim can last."""
+TIMEOUT = 0.5
+"""Seconds for one Redis call."""
+
+
+@dataclass(frozen=True)
+class Granted:
+    """``runs`` may be claimed. ``count_slots``: the claim counts, under the pools' row locks, instead.
+
+    ``drift`` is how many members had to be corrected.
+    """
+
+    runs: frozenset[RunId]
+    count_slots: bool
+    drift: int = 0
+
+
+class Slots(Protocol):
+    """Grants and frees slots."""
+
+    def reserve(
+        self,
+        now: datetime,
+        slots: Mapping[str, int],
+        held: Collection[tuple[str, RunId, datetime]],
+        wanted: Mapping[str, Sequence[RunId]],
+    ) -> Granted:
+        """Ask for slots.
+
+        :param now: the database's time.
+        :param slots: pool -> its slots.
+        :param held: pool, run and lease end of the dispatched and running runs.
+        :param wanted: pool -> runs that would be claimed, best first.
+        """
+
+    def release(self, pool: str, run_ids: Collection[RunId]) -> None:
+        """Free the slots of these runs; doing it twice frees nothing more."""
+
+    def members(self, pool: str) -> int | None:
+        """How many slots are taken as this counts them; ``None`` when it does not count itself."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class DatabaseSlots:
+    """The claim itself counts rows under the pools' row locks: exact."""
+
+    def reserve(
+        self,
+        now: datetime,
+        slots: Mapping[str, int],
+        held: Collection[tuple[str, RunId, datetime]],
+        wanted: Mapping[str, Sequence[RunId]],
+    ) -> Granted:
+        return Granted(frozenset(run_id for of_pool in wanted.values() for run_id in of_pool), True)
+
+    def release(self, pool: str, run_ids: Collection[RunId]) -> None:
+        """Nothing to do: the transition that ended the run freed its slot."""
+
+    def members(self, pool: str) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+# KEYS: the set, the grants (run -> when), the marker.
+# ARGV: now, grace, slots, number held, then id and score of each held run, then the wanted ids.
+# Returns: drift, then the granted ids.
+RESERVE = """
+local now, grace, slots, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local drift, truth, at = 0, {}, 5
+for _ = 1, held do
+  truth[ARGV[at]] = true
+  local score = redis.call('ZSCORE', KEYS[1], ARGV[at])
+  if not score then drift = drift + 1 end
+  if not score or tonumber(score) ~= tonumber(ARGV[at + 1]) then redis.call('ZADD', KEYS[1], ARGV[at + 1], ARGV[at]) end
+  at = at + 2
+end
+for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  if not truth[member] then
+    local granted = redis.call('HGET', KEYS[2], member)
+    if not granted or now - tonumber(granted) > grace then
+      redis.call('ZREM', KEYS[1], member)
+      redis.call('HDEL', KEYS[2], member)
+      drift = drift + 1
+    end
+  end
+end
+local answer = {drift}
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  redis.call('SET', KEYS[3], ARGV[1])
+  return answer
+end
+local free = slots - redis.call('ZCARD', KEYS[1])
+while free > 0 and at <= #ARGV do
+  if not redis.call('ZSCORE', KEYS[1], ARGV[at]) then
+    redis.call('ZADD', KEYS[1], now + grace, ARGV[at])
+    redis.call('HSET', KEYS[2], ARGV[at], ARGV[1])
+    answer[#answer + 1] = ARGV[at]
+    free = free - 1
+  end
+  at = at + 1
+end
+return answer
+"""
+
+
+class RedisSlots:
+    """Sorted sets in Redis; while Redis cannot be reached, the database counts."""
+
+    def __init__(self, url: str, app: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, decode_responses=True
+        )
+        self._app = app
+        self._reserve = self._redis.register_script(RESERVE)
+        self._away = False
+
+    def _keys(self, pool: str) -> list[str]:
+        # one hash tag, so that the three keys lie on one node of a Redis cluster
+        base = f"celery_sched:{{{self._app}:{pool}}}"
+        return [f"{base}:inflight", f"{base}:granted", f"{base}:rebuilt"]
+
+    def reserve(
+        self,
+        now: datetime,
+        slots: Mapping[str, int],
+        held: Collection[tuple[str, RunId, datetime]],
+        wanted: Mapping[str, Sequence[RunId]],
+    ) -> Granted:
+        """See :class:`Slots`. Falls back to counting in the database while Redis is away."""
+        granted: set[RunId] = set()
+        drift = 0
+        try:
+            for pool, ids in wanted.items():
+                rows = [(run_id, lease) for of_pool, run_id, lease in held if of_pool == pool]
+                flat: list[str] = [text for run_id, lease in rows for text in (run_id, _seconds(lease))]
+                arguments: list[str | int] = [
+                    _seconds(now),
+                    GRACE,
+                    slots.get(pool, 0),
+                    len(rows),
+                    *flat,
+                    *ids,
+                ]
+                answer: Any = self._reserve(keys=self._keys(pool), args=arguments)
+                drift += int(answer[0])
+                granted |= {RunId(run_id) for run_id in answer[1:]}
+        except redis.RedisError as error:
+            self._warn(error)
+            everything = frozenset(run_id for ids in wanted.values() for run_id in ids)
+            return Granted(everything, count_slots=True)
+        if self._away:
+            logger.warning("Redis is back: in-flight counters are used again")
+            self._away = False
+        return Granted(frozenset(granted), count_slots=False, drift=drift)
+
+    def release(self, pool: str, run_ids: Collection[RunId]) -> None:
+        """See :class:`Slots`. A release that is lost heals at the next tick's reconcile."""
+        if not run_ids:
+            return
+        members, grants, _ = self._keys(pool)
+        try:
+            with self._redis.pipeline(transaction=True) as pipe:
+                pipe.zrem(members, *run_ids)
+                pipe.hdel(grants, *run_ids)
+                pipe.execute()
+        except redis.RedisError as error:
+            self._warn(error)
+
+    def members(self, pool: str) -> int | None:
+        """See :class:`Slots`; ``None`` while Redis is away."""
+        try:
+            count: Any = self._redis.zcard(self._keys(pool)[0])
+            return int(count)
+        except redis.RedisError as error:
+            self._warn(error)
+            return None
+
+    def ping(self) -> None:
+        """Raise ``redis.RedisError`` when Redis cannot be reached."""
+        self._redis.ping()
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _warn(self, error: redis.RedisError) -> None:
+        if not self._away:
+            logger.warning("Redis cannot be used (%s): the database counts what is in flight", error)
+        self._away = True
+
+
+def _seconds(instant: datetime) -> str:
+    return f"{instant.timestamp():.6f}"
+
+
+def make_slots(config: Config) -> Slots:
+    """Redis where ``sched_redis_url`` is set, else the database."""
+    return RedisSlots(config.redis_url, config.app) if config.redis_url else DatabaseSlots()

@@ -1,0 +1,55 @@
+"""What one Celery app's scheduler works with: settings, database, slots. One per app and process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from celery_sched import config as settings
+from celery_sched.config import Config
+from celery_sched.inflight import Slots, make_slots
+from celery_sched.model import NodeId
+from celery_sched.store.engine import Clock, Database
+
+_lock = threading.Lock()
+_runtimes: weakref.WeakKeyDictionary[Any, Runtime] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Settings, database and slots of one app."""
+
+    config: Config
+    database: Database
+    slots: Slots
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.dispose()
+        self.slots.close()
+
+
+def make(config: Config, *, clock: Clock | None = None) -> Runtime:
+    """A runtime for these settings; nothing is opened yet."""
+    database = Database(config.database_url, session_timeout=config.session_timeout, clock=clock)
+    return Runtime(config, database, make_slots(config))
+
+
+def of(app: Any) -> Runtime:
+    """The runtime of a Celery app, made when it is first asked for.
+
+    :raises InvalidConfig: settings that are wrong, all of them named.
+    """
+    with _lock:
+        known = _runtimes.get(app)
+        if known is None:
+            known = _runtimes[app] = make(settings.load(app.conf, app.main))
+        return known
+
+
+def new_node_id() -> NodeId:
+    """Identity of one process: never a host name, which machines use again."""
+    return NodeId(str(uuid.uuid4()))

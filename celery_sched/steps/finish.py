@@ -1,0 +1,139 @@
+"""Finish: an attempt's outcome, statistics, lock and slot, in one transaction; or Celery's own retry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_
+
+from celery_sched.config import Config
+from celery_sched.model import NodeId, RunKey
+from celery_sched.rules.transitions import HELD, RunStatus
+from celery_sched.store import apps, audit, jobs, runs
+from celery_sched.store.engine import Tx
+from celery_sched.store.settle import Settlement, job_of, settle
+from celery_sched.store.tables import run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended. ``result`` is JSON text; error and result are bounded at 64 KiB."""
+
+    status: RunStatus
+    result: str | None = None
+    error: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """``settled``: the outcome was written; else the token no longer matched and only the audit has it."""
+
+    settled: bool
+    status: str
+    why: str = ""
+
+
+def finish(
+    tx: Tx,
+    now: datetime,
+    config: Config,
+    key: RunKey,
+    outcome: Outcome,
+    node: NodeId,
+    *,
+    unstarted: bool = False,
+    quiet: bool = False,
+) -> Finished:
+    """Write an attempt's outcome; a stale holder changes nothing, an audit line apart.
+
+    ``unstarted`` also settles a dispatched run (its child died before the start, its task is unknown);
+    ``quiet`` leaves the audit line out: several reports of one death are usual.
+
+    Guard: id, token, attempt, running (or dispatched, with ``unstarted``).
+    Locks: the job, then the run.
+    If it dies here: all or nothing; the lease expires and the sweep settles.
+    """
+    job_id = job_of(tx, key.id)
+    if job_id is not None:
+        jobs.lock(tx, [job_id])
+        settlement = Settlement(key, job_id, outcome.status, outcome.reason, outcome.error, outcome.result)
+        if settle(tx, now, [settlement], sources=HELD if unstarted else {RunStatus.RUNNING}):
+            return Finished(True, outcome.status)
+    row = runs.find(tx, [key.id]).get(key.id)
+    why = "the run is gone" if row is None else f"the run is {row.status}, attempt {row.attempt}"
+    if not quiet:
+        audit.add(
+            tx,
+            now,
+            config.app,
+            f"worker:{node}",
+            "late_settle",
+            f"run:{key.id}",
+            {"attempt": key.attempt, "outcome": outcome.status.value, "why": why},
+        )
+        apps.count(tx, config.app, late_settlers=1)
+    return Finished(False, "" if row is None else row.status, why)
+
+
+def celery_retry(
+    tx: Tx,
+    now: datetime,
+    config: Config,
+    key: RunKey,
+    *,
+    eta: datetime | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    retries: int,
+) -> bool:
+    """The task asked Celery for a retry: the run keeps token, lock and slot and waits for its next attempt.
+
+    What is needed to publish it again unchanged is stored. A run that was asked to stop is cancelled.
+
+    Guard: id, token, attempt, running, no stop request.
+    Locks: the job, then the run.
+    If it dies here: the lease expires and the sweep settles; the retry's message is dropped by its start.
+    """
+    job_id = job_of(tx, key.id)
+    if job_id is None:
+        return False
+    jobs.lock(tx, [job_id])
+    start = now if eta is None else max(now, eta)
+    moved = runs.transition(
+        tx,
+        RunStatus.DISPATCHED,
+        sources={RunStatus.RUNNING},
+        match=and_(runs.held_by([key]), run.c.stop_requested_at.is_(None)),
+        values={
+            "attempt": key.attempt + 1,
+            "eta": eta,
+            "args": list(args),
+            "kwargs": dict(kwargs),
+            "retries": retries,
+            "published_at": now,
+            "publish_count": 1,
+            "received_by": None,
+            "received_at": None,
+            "started_at": None,
+            "worker": None,
+            "worker_name": None,
+            "deadline_at": None,
+            "lease_expires_at": start + config.start_timeout,
+        },
+    )
+    if moved:
+        return True
+    stopped = runs.find(tx, [key.id]).get(key.id)
+    if stopped is not None and stopped.token == key.token and stopped.stop_requested_at is not None:
+        reason = f"stopped by {stopped.stop_requested_by}: {stopped.stop_reason or 'no reason given'}"
+        settle(
+            tx,
+            now,
+            [Settlement(key, job_id, RunStatus.CANCELLED, reason)],
+            sources={RunStatus.RUNNING},
+        )
+    return False

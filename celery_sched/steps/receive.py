@@ -1,0 +1,57 @@
+"""Receive: a worker has the message of a run, not started yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, or_, select
+
+from celery_sched.config import Config
+from celery_sched.model import NodeId, RunId, RunKey
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.store import runs
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import run
+
+
+@dataclass(frozen=True)
+class Received:
+    """``taken`` are kept alive by this worker from now on; ``refused`` are not (duplicate, stale, stopped)."""
+
+    taken: tuple[RunKey, ...] = ()
+    refused: tuple[RunKey, ...] = ()
+
+
+def receive(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node: NodeId) -> Received:
+    """Note which worker has the messages; the lease becomes ``sched_lease``.
+
+    Guard: id, token, attempt, dispatched, no stop request, not received by another worker (a duplicate
+    keeps nothing alive).
+    Locks: runs.
+    If it dies here: the lease expires and the run is published again.
+    """
+    if not keys:
+        return Received()
+    mine = and_(
+        runs.held_by(keys),
+        run.c.stop_requested_at.is_(None),
+        or_(run.c.received_by.is_(None), run.c.received_by == node),
+    )
+    runs.transition(
+        tx,
+        RunStatus.DISPATCHED,
+        sources={RunStatus.DISPATCHED},
+        match=mine,
+        values={"received_by": node, "received_at": now, "lease_expires_at": now + config.lease},
+    )
+    rows = tx.execute(
+        select(run.c.id).where(
+            runs.held_by(keys), run.c.received_by == node, run.c.status == RunStatus.DISPATCHED.value
+        )
+    )
+    taken = {RunId(run_id) for run_id in rows.scalars()}
+    return Received(
+        tuple(key for key in keys if key.id in taken), tuple(key for key in keys if key.id not in taken)
+    )

@@ -1,0 +1,170 @@
+"""Sweep: expired leases are settled, or their runs are published again. Independent of what is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, and_
+
+from celery_sched.config import Config
+from celery_sched.model import Dispatch, JobId, RunId, RunKey, Token
+from celery_sched.rules.transitions import HELD, RunStatus
+from celery_sched.store import apps, jobs, runs
+from celery_sched.store.engine import Tx
+from celery_sched.store.settle import Settlement, settle, settle_waiting
+from celery_sched.store.tables import run
+
+BATCH = 200
+"""Most runs settled in one pass: a fleet that hangs as a whole never delays dispatch."""
+MOST_PUBLISHES = 3
+"""Confirmed publishes of an attempt that never started, after which its run is lost."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """``settled`` runs (run row, status, reason) and ``republish``, under the same tokens."""
+
+    settled: tuple[tuple[Row[Any], RunStatus, str], ...] = ()
+    republish: tuple[Dispatch, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Whether the sweep must wait, so that workers that were alive all along renew first."""
+
+    held_until: datetime | None
+    begun: bool = False
+
+
+def outage(tx: Tx, now: datetime, config: Config, row: Row[Any], clock_jumped: bool) -> Outage:
+    """After a pause of all passes, or a jump of the database's clock, hold the sweep back for one lease.
+
+    Guard: compare-and-set on ``sweep_not_before``, never while one is pending.
+    Locks: the app's row.
+    If it dies here: nothing was written; the next pass sees the same pause.
+    """
+    seen = row.sweep_not_before
+    if seen is not None and seen > now:
+        return Outage(seen)
+    # right after one hold ends, passes have been written all along: no second one follows by itself
+    paused = row.last_pass_at is None or now - row.last_pass_at > config.lease / 2
+    if not (paused or clock_jumped):
+        return Outage(None)
+    until = now + config.lease
+    if apps.hold_sweep(tx, now, config.app, seen, until):
+        return Outage(until, begun=True)
+    fresh = apps.get(tx, config.app)
+    return Outage(None if fresh is None else fresh.sweep_not_before)
+
+
+def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
+    """Settle runs whose lease is over, in a constant number of statements.
+
+    Guard: status, token, attempt **and** lease_expires_at < now, read again under the row locks.
+    Locks: jobs, then runs (both skip locked).
+    If it dies here: nothing was written; the next pass does the same.
+    """
+    found = runs.first_ids(tx, runs.expired(config.app, now), BATCH)
+    if not found:
+        return Swept()
+    job_rows = jobs.lock(tx, [job_id for _, job_id in found], skip_locked=True)
+    mine = [run_id for run_id, job_id in found if job_id in job_rows]
+    rows = runs.lock(tx, run.c.id.in_(mine) & runs.expired(config.app, now), skip_locked=True)
+    settlements: list[Settlement] = []
+    settled: list[tuple[Row[Any], RunStatus, str]] = []
+    republish: list[Dispatch] = []
+    for row in rows:
+        verdict = judge(row, now)
+        if verdict is None:
+            republish.append(runs.dispatch_of(row, job_rows[JobId(row.job_id)], _key(row), row.fence))
+            continue
+        status, reason = verdict
+        settlements.append(
+            Settlement(_key(row), JobId(row.job_id), status, reason=reason, error=_error(status, reason))
+        )
+        settled.append((row, status, reason))
+    guard = run.c.lease_expires_at < now
+    settle(tx, now, settlements, guard=guard)
+    if republish:
+        matched = runs.transition(
+            tx,
+            RunStatus.DISPATCHED,
+            sources={RunStatus.DISPATCHED},
+            match=and_(runs.held_by([dispatch.key for dispatch in republish]), guard),
+            values={
+                "lease_expires_at": now + config.lease,
+                "published_at": None,
+                "received_by": None,
+                "received_at": None,
+            },
+        )
+        if matched != len(republish):
+            raise RuntimeError(f"{matched} of {len(republish)} locked runs matched while sweeping")
+    return Swept(tuple(settled), tuple(republish), more=len(found) == BATCH)
+
+
+def sweep_outdated(tx: Tx, now: datetime, config: Config) -> Swept:
+    """Settle runs that did not start within their job's ``expires`` as ``skipped``.
+
+    Guard: queued or dispatched and expires_at <= now, read again under the row locks.
+    Locks: jobs, then runs (both skip locked).
+    If it dies here: nothing was written; the start refuses such a run too.
+    """
+    found = runs.first_ids(tx, runs.outdated(config.app, now), BATCH)
+    if not found:
+        return Swept()
+    job_rows = jobs.lock(tx, [job_id for _, job_id in found], skip_locked=True)
+    mine = [run_id for run_id, job_id in found if job_id in job_rows]
+    rows = runs.lock(tx, run.c.id.in_(mine) & runs.outdated(config.app, now), skip_locked=True)
+    reason = "expired: it could not start in time"
+    settle_waiting(
+        tx, now, [row for row in rows if row.status == RunStatus.QUEUED], RunStatus.SKIPPED, reason
+    )
+    held = [row for row in rows if row.status != RunStatus.QUEUED]
+    settle(
+        tx,
+        now,
+        [Settlement(_key(row), JobId(row.job_id), RunStatus.SKIPPED, reason=reason) for row in held],
+        sources={RunStatus.DISPATCHED},
+        guard=run.c.expires_at <= now,
+    )
+    return Swept(tuple((row, RunStatus.SKIPPED, reason) for row in rows), more=len(found) == BATCH)
+
+
+def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
+    """What becomes of a run whose lease is over; ``None``: publish it again, under the same token."""
+    if row.status not in HELD:
+        raise ValueError(f"run {row.id} is {row.status}: it has no lease")
+    if row.stop_requested_at is not None:
+        return (
+            RunStatus.CANCELLED,
+            f"stopped by {row.stop_requested_by}: {row.stop_reason or 'no reason given'}",
+        )
+    ago = _seconds(now - row.lease_expires_at)
+    if row.status == RunStatus.RUNNING:
+        if row.deadline_at is not None and row.deadline_at <= now:
+            ran = _seconds(row.deadline_at - row.started_at)
+            return RunStatus.TIMED_OUT, f"ran longer than {ran} s on {row.worker_name}"
+        return RunStatus.LOST, (
+            f"its worker {row.worker_name} gave no sign of life: the lease ended {ago} s ago"
+        )
+    if row.publish_count >= MOST_PUBLISHES:
+        return RunStatus.LOST, (
+            f"never started: published {row.publish_count} times, and no worker started it"
+        )
+    return None
+
+
+def _error(status: RunStatus, reason: str) -> str | None:
+    return None if status is RunStatus.CANCELLED else reason
+
+
+def _key(row: Any) -> RunKey:
+    return RunKey(RunId(row.id), Token(row.token), row.attempt)
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.1f}"

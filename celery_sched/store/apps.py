@@ -1,0 +1,59 @@
+"""Statements on the one row of an app: when schedulers last passed, when the sweep may work, totals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import app
+
+TOTALS = ("swept", "dispatched", "at_capacity", "lock_lost", "late_settlers")
+
+
+def ensure(tx: Tx, name: str) -> None:
+    """Create the app's row unless it is there."""
+    if tx.execute(select(1).where(app.c.app == name)).first() is None:
+        try:
+            with tx.begin_nested():
+                tx.execute(insert(app).values(app=name))
+        except IntegrityError:
+            return  # another process made it between the two statements
+
+
+def get(tx: Tx, name: str) -> Row[Any] | None:
+    return tx.execute(select(app).where(app.c.app == name)).first()
+
+
+def lock(tx: Tx, name: str) -> None:
+    """Lock the app's row until the transaction ends."""
+    tx.execute(select(app.c.app).where(app.c.app == name).with_for_update())
+
+
+def passed(tx: Tx, now: datetime, name: str) -> None:
+    """Note that a scheduler made a pass."""
+    tx.execute(update(app).where(app.c.app == name).values(last_pass_at=now))
+
+
+def hold_sweep(tx: Tx, now: datetime, name: str, seen: datetime | None, until: datetime) -> bool:
+    """Keep the sweep back until ``until``: a compare-and-set on what was seen, never while one is pending."""
+    same = app.c.sweep_not_before.is_(None) if seen is None else app.c.sweep_not_before == seen
+    pending = or_(app.c.sweep_not_before.is_(None), app.c.sweep_not_before <= now)
+    return (
+        tx.execute(
+            update(app)
+            .where(app.c.app == name, same, pending)
+            .values(sweep_not_before=until, last_pass_at=now)
+        ).rowcount
+        == 1
+    )
+
+
+def count(tx: Tx, name: str, **more: int) -> None:
+    """Add to the app's totals."""
+    values = {column: app.c[column] + number for column, number in more.items() if number}
+    if values:
+        tx.execute(update(app).where(app.c.app == name).values(**values))

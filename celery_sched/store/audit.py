@@ -1,0 +1,31 @@
+"""Statements on the audit: what was done by people, and what stale holders tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import audit
+
+
+def add(
+    tx: Tx, now: datetime, app: str, actor: str, action: str, subject: str, detail: Mapping[str, Any]
+) -> None:
+    """Write one line."""
+    tx.execute(
+        insert(audit).values(
+            app=app, at=now, actor=actor[:255], action=action, subject=subject[:255], detail=dict(detail)
+        )
+    )
+
+
+def newest(tx: Tx, app: str, limit: int = 100) -> Sequence[Row[Any]]:
+    return tx.execute(select(audit).where(audit.c.app == app).order_by(audit.c.id.desc()).limit(limit)).all()
+
+
+def prune(tx: Tx, app: str, before: datetime) -> int:
+    return tx.execute(delete(audit).where(audit.c.app == app, audit.c.at < before)).rowcount

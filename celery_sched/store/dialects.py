@@ -1,0 +1,94 @@
+"""The few questions on which databases differ. Nothing else names a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import URL, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import TextClause
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What one database needs said differently."""
+
+    name: str
+    now: TextClause | None
+    """The server's clock; ``None``: it has none, the host's is used (SQLite)."""
+    row_locks: bool
+    """``FOR UPDATE SKIP LOCKED``; else one writer at a time holds the whole database."""
+    expected: frozenset[str]
+    """Codes that a transaction may be tried again after: deadlock, serialization, lock wait."""
+    migration_lock: TextClause | None = None
+    """Waits for the lock that one migration at a time holds, says 1; ``None``: the write lock does that."""
+    sequence_right: TextClause | None = None
+    """Whether the user may draw ids for ``:table``, ``:column``; ``None``: INSERT includes it."""
+
+    def connect_args(self, url: URL, seconds: float) -> Mapping[str, Any]:
+        """Driver options so that no call and no silent session lasts longer than ``seconds``."""
+        whole = max(1, int(seconds))
+        if self.name == "postgresql":
+            ms = int(seconds * 1000)
+            return {
+                "connect_timeout": max(2, whole),
+                "keepalives_idle": whole,
+                "keepalives_interval": 1,
+                "keepalives_count": 3,
+                "tcp_user_timeout": ms,
+                "options": f"-c statement_timeout={ms} -c lock_timeout={ms}"
+                f" -c idle_in_transaction_session_timeout={ms}"
+                f" -c tcp_keepalives_idle={whole} -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3"
+                f" -c tcp_user_timeout={ms}",
+            }
+        if self.name == "sqlite":
+            # autocommit mode: BEGIN is ours to say (engine.py), so that a writer takes its lock first
+            return {"timeout": seconds, "isolation_level": None, "check_same_thread": False}
+        from pymysql.constants import CLIENT
+
+        return {
+            "connect_timeout": max(2, whole),
+            "read_timeout": whole + 1,
+            "write_timeout": whole + 1,
+            # "row count" means matched rows: an unchanged renewal is not a lost lease
+            "client_flag": CLIENT.FOUND_ROWS,
+            "init_command": f"SET SESSION innodb_lock_wait_timeout={whole}, max_statement_time={seconds:g},"
+            f" idle_transaction_timeout={whole}, time_zone='+00:00',"
+            " sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+        }
+
+    def is_expected(self, error: DBAPIError) -> bool:
+        """Whether the same transaction may simply be tried again."""
+        original = error.orig
+        code = getattr(original, "sqlstate", None)
+        if code is None and original is not None and original.args:
+            code = original.args[0]
+        return str(code) in self.expected
+
+
+_POSTGRESQL = Dialect(
+    "postgresql",
+    text("SELECT clock_timestamp()"),
+    True,
+    frozenset({"40001", "40P01", "55P03"}),
+    # of the transaction, in this database; the number is ours alone by being arbitrary
+    migration_lock=text("SELECT 1 FROM pg_advisory_xact_lock(495028710361)"),
+    sequence_right=text("SELECT has_sequence_privilege(pg_get_serial_sequence(:table, :column), 'USAGE')"),
+)
+_MARIADB = Dialect(
+    "mariadb",
+    text("SELECT UTC_TIMESTAMP(6)"),
+    True,
+    frozenset({"1205", "1213", "1020"}),
+    # of the session, and its name is the server's, hence the database's in it (64 characters at most)
+    migration_lock=text("SELECT GET_LOCK(CONCAT('celery_sched:', MD5(DATABASE())), 300)"),
+)
+_SQLITE = Dialect("sqlite", None, False, frozenset({"database is locked"}))
+_BY_NAME = {"postgresql": _POSTGRESQL, "mysql": _MARIADB, "mariadb": _MARIADB, "sqlite": _SQLITE}
+
+
+def of(url: URL) -> Dialect:
+    """The dialect of a database URL."""
+    return _BY_NAME[url.get_backend_name()]

@@ -1,0 +1,30 @@
+"""Statements on gaps: ranges of occurrences that were not run, with the reason and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from celery_sched.model import JobId
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import gap
+
+
+def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert gaps."""
+    if rows:
+        tx.execute(insert(gap), list(rows))
+
+
+def of_job(tx: Tx, job_id: JobId, limit: int = 100) -> Sequence[Row[Any]]:
+    """A job's gaps, newest first."""
+    return tx.execute(
+        select(gap).where(gap.c.job_id == job_id).order_by(gap.c.from_at.desc()).limit(limit)
+    ).all()
+
+
+def prune(tx: Tx, app: str, before: datetime) -> int:
+    return tx.execute(delete(gap).where(gap.c.app == app, gap.c.created_at < before)).rowcount

@@ -1,0 +1,313 @@
+"""Statements on jobs. Nobody saves a whole row: each verb names only its own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Row, case, delete, func, insert, literal, select, update
+
+from celery_sched.model import (
+    Job,
+    JobDefinition,
+    JobId,
+    JobStatus,
+    Misfire,
+    Overlap,
+    RunId,
+    Source,
+    Token,
+)
+from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, RunStatus
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import job, run
+
+DEFINITION = tuple(field.name for field in fields(JobDefinition))
+_DURATIONS = ("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit")
+
+
+def to_columns(definition: JobDefinition) -> dict[str, Any]:
+    """A definition as column values (durations in seconds)."""
+    return {name: to_column(getattr(definition, name)) for name in DEFINITION}
+
+
+def to_column(value: Any) -> Any:
+    """One definition field as a column value; also its form in JSON."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def definition_of(row: Any) -> JobDefinition:
+    """The definition in a row."""
+    values = {name: getattr(row, name) for name in DEFINITION}
+    for name in _DURATIONS:
+        if values[name] is not None:
+            values[name] = timedelta(seconds=values[name])
+    values["overlap"] = Overlap(values["overlap"])
+    values["misfire"] = Misfire(values["misfire"])
+    return JobDefinition(**values)
+
+
+def from_row(row: Any) -> Job:
+    """A job as people see it (never the lock's token)."""
+    return Job(
+        id=JobId(row.id),
+        app=row.app,
+        definition=definition_of(row),
+        source=Source(row.source),
+        status=JobStatus(row.status),
+        status_reason=row.status_reason,
+        version=row.version,
+        next_run_at=row.next_run_at,
+        last_scheduled_for=row.last_scheduled_for,
+        locked_by=row.locked_by,
+        locked_at=row.locked_at,
+        lease_expires_at=getattr(row, "held_until", None),
+        fence=row.fence,
+        run_count=row.run_count,
+        success_count=row.success_count,
+        failure_count=row.failure_count,
+        skipped_count=row.skipped_count,
+        last_run_at=row.last_run_at,
+        last_status=row.last_status,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        operator_fields=operator_fields(row),
+    )
+
+
+def operator_fields(row: Any) -> tuple[str, ...]:
+    """Fields of a job from code that were changed by hand since."""
+    if row.code_definition is None:
+        return ()
+    return tuple(
+        name
+        for name in DEFINITION
+        if name in row.code_definition and row.code_definition[name] != to_column(getattr(row, name))
+    )
+
+
+def _with_lease() -> Any:
+    return select(job, run.c.lease_expires_at.label("held_until")).outerjoin(run, run.c.holds_job == job.c.id)
+
+
+def get(tx: Tx, app: str, name: str) -> Row[Any] | None:
+    """One job's row, with the end of its holder's lease."""
+    return tx.execute(_with_lease().where(job.c.app == app, job.c.name == name)).first()
+
+
+def every(tx: Tx, app: str) -> Sequence[Row[Any]]:
+    """All jobs of an app, by name."""
+    return tx.execute(_with_lease().where(job.c.app == app).order_by(job.c.name)).all()
+
+
+def names(tx: Tx, app: str) -> list[str]:
+    return list(tx.execute(select(job.c.name).where(job.c.app == app)).scalars())
+
+
+def add(
+    tx: Tx,
+    now: datetime,
+    app: str,
+    definition: JobDefinition,
+    *,
+    source: Source,
+    status: JobStatus,
+    status_reason: str | None,
+    next_run_at: datetime | None,
+    code_definition: Mapping[str, Any] | None = None,
+) -> JobId:
+    """Insert a job."""
+    result = tx.execute(
+        insert(job).values(
+            app=app,
+            **to_columns(definition),
+            source=source.value,
+            code_definition=code_definition,
+            anchor=now,
+            status=status.value,
+            status_reason=status_reason,
+            version=1,
+            next_run_at=next_run_at,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    key: Any = result.inserted_primary_key
+    return JobId(key[0])
+
+
+def define(tx: Tx, now: datetime, job_id: JobId, version: int, columns: Mapping[str, Any]) -> bool:
+    """Write some of a job's definition, ``status`` or ``next_run_at``; false when its version moved on."""
+    result = tx.execute(
+        update(job)
+        .where(job.c.id == job_id, job.c.version == version)
+        .values(version=job.c.version + 1, updated_at=now, **columns)
+    )
+    return result.rowcount == 1
+
+
+def remove(tx: Tx, job_id: JobId) -> bool:
+    return tx.execute(delete(job).where(job.c.id == job_id)).rowcount == 1
+
+
+def lock(tx: Tx, ids: Collection[JobId], *, skip_locked: bool = False) -> dict[JobId, Row[Any]]:
+    """These jobs' rows, locked until the transaction ends, in id order."""
+    if not ids:
+        return {}
+    rows = tx.execute(
+        select(job)
+        .where(job.c.id.in_(sorted(set(ids))))
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=skip_locked)
+    )
+    return {JobId(row.id): row for row in rows}
+
+
+def lock_all(tx: Tx, app: str) -> Sequence[Row[Any]]:
+    """All jobs of an app, locked, in id order."""
+    return tx.execute(select(job).where(job.c.app == app).order_by(job.c.id).with_for_update()).all()
+
+
+def lock_due(tx: Tx, app: str, now: datetime, limit: int) -> Sequence[Row[Any]]:
+    """Due jobs, the longest due first, locked; those that another scheduler has locked are left to it."""
+    due = (
+        select(job.c.id)
+        .where(job.c.app == app, job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now)
+        .order_by(job.c.next_run_at, job.c.id)
+        .limit(limit)
+    )
+    ids = list(tx.execute(due).scalars())
+    if not ids:
+        return []
+    # again under the lock: another scheduler may have planned them meanwhile
+    return tx.execute(
+        select(job)
+        .where(job.c.id.in_(ids), job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now)
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=True)
+    ).all()
+
+
+def next_due(tx: Tx, app: str) -> datetime | None:
+    """The earliest instant at which a job of the app is due."""
+    return tx.execute(
+        select(func.min(job.c.next_run_at)).where(job.c.app == app, job.c.status == JobStatus.ACTIVE.value)
+    ).scalar()
+
+
+def count_due(tx: Tx, app: str, now: datetime) -> int:
+    return tx.execute(
+        select(func.count()).where(
+            job.c.app == app, job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now
+        )
+    ).scalar_one()
+
+
+def advance(
+    tx: Tx,
+    row: Row[Any],
+    *,
+    next_run_at: datetime | None,
+    mark: datetime | None,
+    skipped: int,
+    status: JobStatus = JobStatus.ACTIVE,
+    reason: str | None = None,
+) -> bool:
+    """Move a planned job on: its next instant, its high-water mark, its skips.
+
+    False when its definition changed since it was read (its version): nothing of this plan holds then.
+    """
+    result = tx.execute(
+        update(job)
+        .where(job.c.id == row.id, job.c.version == row.version)
+        .values(
+            next_run_at=next_run_at,
+            last_scheduled_for=mark,
+            skipped_count=job.c.skipped_count + skipped,
+            status=status.value,
+            status_reason=reason,
+            version=job.c.version + 1,
+        )
+    )
+    return result.rowcount == 1
+
+
+def take(tx: Tx, now: datetime, claims: Mapping[JobId, tuple[int, Token | None, RunId | None]]) -> int:
+    """Raise each job's fence to the given number and, with a token, lock it; return the rows matched."""
+    ids = list(claims)
+    taken = 0
+    for start in range(0, len(ids), 200):
+        part = ids[start : start + 200]
+        tokens = {job_id: claims[job_id][1] for job_id in part if claims[job_id][1] is not None}
+        values: dict[str, Any] = {
+            "fence": case(*((job.c.id == i, claims[i][0]) for i in part), else_=job.c.fence)
+        }
+        if tokens:
+            mine = list(tokens)
+            values["lock_token"] = case(
+                *((job.c.id == i, literal(claims[i][1])) for i in mine), else_=job.c.lock_token
+            )
+            values["locked_by"] = case(
+                *((job.c.id == i, literal(claims[i][2])) for i in mine), else_=job.c.locked_by
+            )
+            values["locked_at"] = case(
+                (job.c.id.in_(mine), literal(now, job.c.locked_at.type)), else_=job.c.locked_at
+            )
+        free = job.c.id.in_([i for i in part if i not in tokens]) | job.c.lock_token.is_(None)
+        taken += tx.execute(update(job).where(job.c.id.in_(part), free).values(**values)).rowcount
+    return taken
+
+
+def unlock(tx: Tx, holders: Collection[tuple[JobId, Token]]) -> None:
+    """Free these jobs' locks where these tokens hold them (a successor's lock has another token and stays)."""
+    if holders:
+        tx.execute(
+            update(job)
+            .where(
+                job.c.id.in_({i for i, _ in holders}), job.c.lock_token.in_({token for _, token in holders})
+            )
+            .values(lock_token=None, locked_by=None, locked_at=None)
+        )
+
+
+def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunStatus]]) -> None:
+    """Add finished runs to their jobs' statistics."""
+    by_job: dict[JobId, list[RunStatus]] = {}
+    for job_id, status in outcomes:
+        by_job.setdefault(job_id, []).append(status)
+    if not by_job:
+        return
+
+    def plus(column: Any, counted: Collection[RunStatus]) -> Any:
+        counts = {i: sum(s in counted for s in statuses) for i, statuses in by_job.items()}
+        return column + case(*((job.c.id == i, n) for i, n in counts.items()), else_=0)
+
+    ran = [job_id for job_id, statuses in by_job.items() if any(s in FINISHED_RUNS for s in statuses)]
+    tx.execute(
+        update(job)
+        .where(job.c.id.in_(list(by_job)))
+        .values(
+            run_count=plus(job.c.run_count, FINISHED_RUNS),
+            success_count=plus(job.c.success_count, {RunStatus.SUCCEEDED}),
+            failure_count=plus(job.c.failure_count, FAILURES),
+            skipped_count=plus(job.c.skipped_count, {RunStatus.SKIPPED}),
+            last_status=case(
+                *((job.c.id == i, literal(statuses[-1].value)) for i, statuses in by_job.items()),
+                else_=job.c.last_status,
+            ),
+            last_run_at=case(
+                (job.c.id.in_(ran), literal(now, job.c.last_run_at.type)), else_=job.c.last_run_at
+            ),
+        )
+    )

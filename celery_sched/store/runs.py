@@ -1,0 +1,414 @@
+"""Statements on runs. :func:`transition` is the only place that writes ``status``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+
+from celery_sched.model import Dispatch, JobId, Run, RunId, RunKey, Trigger
+from celery_sched.rules import transitions
+from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import job, run
+
+CHUNK = 500
+"""Rows in one statement: below every driver's limit on parameters."""
+
+
+@dataclass(frozen=True)
+class PerRun:
+    """A column's value that differs from run to run."""
+
+    values: Mapping[RunId, Any]
+
+
+CLEARED: Mapping[str, Any] = {"token": None, "lease_expires_at": None, "holds_job": None}
+"""What a run gives back when it leaves ``dispatched`` and ``running``."""
+
+
+def held_by(keys: Collection[RunKey]) -> ColumnElement[bool]:
+    """The rows whose id, token and attempt are these."""
+    return and_(
+        run.c.id.in_([key.id for key in keys]),
+        tuple_(run.c.id, run.c.token, run.c.attempt).in_([(key.id, key.token, key.attempt) for key in keys]),
+    )
+
+
+def transition(
+    tx: Tx,
+    to: RunStatus,
+    *,
+    sources: Collection[RunStatus],
+    match: ColumnElement[bool],
+    values: Mapping[str, Any],
+) -> int:
+    """Move the runs that ``match`` and whose status is one of ``sources``; return how many matched.
+
+    The caller compares that number with what it asked for: 1 is yours, 0 is lost.
+    """
+    transitions.check(sources, to)
+    statement = (
+        update(run)
+        .where(match, run.c.status.in_([source.value for source in sources]))
+        .values(status=to.value, **{name: _value(name, value) for name, value in values.items()})
+    )
+    return tx.execute(statement).rowcount
+
+
+def _value(name: str, value: Any) -> Any:
+    if not isinstance(value, PerRun):
+        return value
+    column = run.c[name]
+    if len(set(map(repr, value.values.values()))) == 1:
+        return next(iter(value.values.values()))
+    return case(
+        *((run.c.id == key, literal(item, column.type)) for key, item in value.values.items()), else_=column
+    )
+
+
+def earlier(instant: datetime, column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The earlier of ``instant`` and a column that may be NULL."""
+    return case((column < instant, column), else_=literal(instant, run.c.lease_expires_at.type))
+
+
+def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert runs (``queued`` or ``skipped``)."""
+    if rows:
+        tx.execute(insert(run), list(rows))
+
+
+def from_job(row: Any, now: datetime) -> dict[str, Any]:
+    """The columns that every new run takes from its job's row."""
+    return {
+        "app": row.app,
+        "job_id": row.id,
+        "job": row.name,
+        "task": row.task,
+        "pool": row.pool,
+        "priority": row.priority,
+        "attempt": 1,
+        "queued_at": now,
+        "ready_at": now,
+    }
+
+
+def existing_keys(tx: Tx, keys: Collection[str]) -> set[str]:
+    """Which occurrence keys have a run already."""
+    if not keys:
+        return set()
+    return set(tx.execute(select(run.c.occurrence_key).where(run.c.occurrence_key.in_(keys))).scalars())
+
+
+def active_by_job(tx: Tx, jobs: Collection[JobId]) -> dict[JobId, tuple[int, RunId]]:
+    """How many active runs each job has, and one of them."""
+    if not jobs:
+        return {}
+    rows = tx.execute(
+        select(run.c.job_id, func.count(), func.min(run.c.id))
+        .where(run.c.job_id.in_(jobs), run.c.status.in_([status.value for status in ACTIVE]))
+        .group_by(run.c.job_id)
+    )
+    return {JobId(job_id): (count, RunId(one)) for job_id, count, one in rows}
+
+
+def ready(app: str, now: datetime) -> Any:
+    """Subquery: queued runs that may be claimed now, slots apart.
+
+    A job without ``concurrent`` shows its first waiting run only, and none while its lock is held or a
+    run of it is dispatched or running: what cannot be claimed never fills a batch.
+    """
+    other = run.alias("other")
+    order = (run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
+    free = or_(
+        job.c.overlap == "concurrent",
+        and_(
+            job.c.lock_token.is_(None),
+            ~select(1)
+            .where(other.c.job_id == run.c.job_id, other.c.status.in_([status.value for status in HELD]))
+            .exists(),
+        ),
+    )
+    numbered = (
+        select(
+            run.c.id,
+            run.c.job_id,
+            run.c.pool,
+            run.c.priority,
+            run.c.ready_at,
+            run.c.scheduled_for,
+            run.c.at_capacity_at,
+            job.c.overlap,
+            func.row_number().over(partition_by=run.c.job_id, order_by=order).label("place"),
+        )
+        .join(job, job.c.id == run.c.job_id)
+        .where(run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now, free)
+        .where(or_(run.c.expires_at.is_(None), run.c.expires_at > now))
+        .subquery()
+    )
+    return (
+        select(numbered)
+        .where(or_(numbered.c.overlap == "concurrent", numbered.c.place == 1))
+        .subquery("ready")
+    )
+
+
+def ready_in(tx: Tx, app: str, now: datetime, pool: str, limit: int) -> list[tuple[RunId, JobId]]:
+    """The runs of one pool to claim next: by priority, then the longest ready."""
+    candidates = ready(app, now)
+    rows = tx.execute(
+        select(candidates.c.id, candidates.c.job_id)
+        .where(candidates.c.pool == pool)
+        .order_by(
+            candidates.c.priority.desc(), candidates.c.ready_at, candidates.c.scheduled_for, candidates.c.id
+        )
+        .limit(limit)
+    )
+    return [(RunId(run_id), JobId(job_id)) for run_id, job_id in rows]
+
+
+def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, tuple[int, int]]:
+    """Pool -> (runs that could be claimed if there were slots, how many of them never waited for one)."""
+    candidates = ready(app, now)
+    rows = tx.execute(
+        select(
+            candidates.c.pool,
+            func.count(),
+            func.sum(case((candidates.c.at_capacity_at.is_(None), 1), else_=0)),
+        ).group_by(candidates.c.pool)
+    )
+    return {pool: (int(count), int(fresh)) for pool, count, fresh in rows}
+
+
+def mark_at_capacity(tx: Tx, app: str, now: datetime, pools: Collection[str]) -> int:
+    """Note the runs that found no slot, each once; return how many are new."""
+    candidates = ready(app, now)
+    ids = list(
+        tx.execute(
+            select(candidates.c.id).where(candidates.c.pool.in_(pools), candidates.c.at_capacity_at.is_(None))
+        ).scalars()
+    )
+    marked = 0
+    for start in range(0, len(ids), CHUNK):
+        marked += tx.execute(
+            update(run)
+            .where(
+                run.c.id.in_(ids[start : start + CHUNK]),
+                run.c.status == RunStatus.QUEUED.value,
+                run.c.at_capacity_at.is_(None),
+            )
+            .values(at_capacity_at=now)
+        ).rowcount
+    return marked
+
+
+def lock(tx: Tx, match: ColumnElement[bool], *, skip_locked: bool = False) -> Sequence[Row[Any]]:
+    """The rows that match, locked until the transaction ends, in id order."""
+    return tx.execute(
+        select(run).where(match).order_by(run.c.id).with_for_update(skip_locked=skip_locked)
+    ).all()
+
+
+def find(tx: Tx, ids: Iterable[RunId]) -> dict[RunId, Row[Any]]:
+    """Rows by id, not locked."""
+    rows = tx.execute(select(run).where(run.c.id.in_(list(ids))))
+    return {RunId(row.id): row for row in rows}
+
+
+def expired(app: str, now: datetime) -> ColumnElement[bool]:
+    """A lease that is over."""
+    return and_(
+        run.c.app == app,
+        run.c.status.in_([status.value for status in HELD]),
+        run.c.lease_expires_at < now,
+    )
+
+
+def outdated(app: str, now: datetime) -> ColumnElement[bool]:
+    """Not started, and past its ``expires``: it never will be."""
+    return and_(
+        run.c.app == app,
+        run.c.status.in_([RunStatus.QUEUED.value, RunStatus.DISPATCHED.value]),
+        run.c.expires_at <= now,
+    )
+
+
+def first_ids(tx: Tx, match: ColumnElement[bool], limit: int) -> list[tuple[RunId, JobId]]:
+    """Some runs that match, those whose lease ended first in front."""
+    rows = tx.execute(
+        select(run.c.id, run.c.job_id).where(match).order_by(run.c.lease_expires_at, run.c.id).limit(limit)
+    )
+    return [(RunId(run_id), JobId(job_id)) for run_id, job_id in rows]
+
+
+def exists(tx: Tx, match: ColumnElement[bool]) -> bool:
+    return tx.execute(select(1).select_from(run).where(match).limit(1)).first() is not None
+
+
+def held_in_pools(tx: Tx, app: str) -> list[tuple[str, RunId, datetime]]:
+    """Pool, id and lease end of every dispatched or running run: the truth about slots."""
+    rows = tx.execute(
+        select(run.c.pool, run.c.id, run.c.lease_expires_at).where(
+            run.c.app == app, run.c.status.in_([status.value for status in HELD])
+        )
+    )
+    return [(pool, RunId(run_id), lease) for pool, run_id, lease in rows]
+
+
+def held_counts(tx: Tx, app: str, pools: Collection[str]) -> dict[str, int]:
+    """Slots taken in each pool."""
+    rows = tx.execute(
+        select(run.c.pool, func.count())
+        .where(run.c.app == app, run.c.pool.in_(pools), run.c.status.in_([status.value for status in HELD]))
+        .group_by(run.c.pool)
+    )
+    return {pool: int(count) for pool, count in rows}
+
+
+def held_jobs(tx: Tx, jobs: Collection[JobId]) -> set[JobId]:
+    """The jobs that have a dispatched or running run."""
+    if not jobs:
+        return set()
+    rows = tx.execute(
+        select(run.c.job_id)
+        .where(run.c.job_id.in_(jobs), run.c.status.in_([status.value for status in HELD]))
+        .distinct()
+    )
+    return {JobId(job_id) for job_id in rows.scalars()}
+
+
+def unreceived(tx: Tx, app: str, before: datetime) -> list[tuple[str, RunId]]:
+    """Published runs (job, id) that no worker has received since ``before``."""
+    rows = tx.execute(
+        select(run.c.job, run.c.id)
+        .where(
+            run.c.app == app,
+            run.c.status == RunStatus.DISPATCHED.value,
+            run.c.published_at < before,
+            run.c.received_at.is_(None),
+            or_(run.c.eta.is_(None), run.c.eta < before),
+        )
+        .limit(100)
+    )
+    return [(job_name, RunId(run_id)) for job_name, run_id in rows]
+
+
+def next_ready_at(tx: Tx, app: str, now: datetime) -> datetime | None:
+    """When the next waiting run becomes ready, if that is in the future."""
+    return tx.execute(
+        select(func.min(run.c.ready_at)).where(
+            run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at > now
+        )
+    ).scalar()
+
+
+def count_by_status(tx: Tx, app: str) -> dict[str, int]:
+    """How many active runs there are, by status."""
+    rows = tx.execute(
+        select(run.c.status, func.count())
+        .where(run.c.app == app, run.c.status.in_([status.value for status in ACTIVE]))
+        .group_by(run.c.status)
+    )
+    return {status: int(count) for status, count in rows}
+
+
+def newest(
+    tx: Tx, app: str, *, job_name: str | None, status: str | None, limit: int, match: Any = None
+) -> list[Run]:
+    """Runs, newest first."""
+    statement = select(run).where(run.c.app == app, true() if match is None else match)
+    if job_name is not None:
+        statement = statement.where(run.c.job == job_name)
+    if status is not None:
+        statement = statement.where(run.c.status == status)
+    rows = tx.execute(
+        statement.order_by(run.c.queued_at.desc(), run.c.scheduled_for.desc(), run.c.id).limit(limit)
+    )
+    return [from_row(row) for row in rows]
+
+
+def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
+    """Delete some finished runs older than ``before``; return how many."""
+    ids = list(
+        tx.execute(
+            select(run.c.id)
+            .where(run.c.app == app, run.c.finished_at < before)
+            .order_by(run.c.finished_at)
+            .limit(limit)
+        ).scalars()
+    )
+    if not ids:
+        return 0
+    # the predicate again: a run may have been put back to `queued` since it was looked at
+    return tx.execute(delete(run).where(run.c.id.in_(ids), run.c.finished_at < before)).rowcount
+
+
+def dispatch_of(run_row: Any, job_row: Any, key: RunKey, fence: int) -> Dispatch:
+    """All that the message of a run needs, from its row and its job's."""
+    return Dispatch(
+        key=key,
+        app=run_row.app,
+        job_id=JobId(run_row.job_id),
+        job=run_row.job,
+        task=run_row.task,
+        args=job_row.args if run_row.args is None else run_row.args,
+        kwargs=job_row.kwargs if run_row.kwargs is None else run_row.kwargs,
+        options=job_row.options,
+        scheduled_for=run_row.scheduled_for,
+        fence=fence,
+        pool=run_row.pool,
+        time_limit=None if job_row.time_limit is None else timedelta(seconds=job_row.time_limit),
+        eta=run_row.eta,
+        retries=run_row.retries,
+    )
+
+
+def from_row(row: Any) -> Run:
+    """A run as people see it (never its token)."""
+    return Run(
+        id=RunId(row.id),
+        app=row.app,
+        job_id=JobId(row.job_id),
+        job=row.job,
+        task=row.task,
+        trigger=Trigger(row.trigger_kind),
+        scheduled_for=row.scheduled_for,
+        status=row.status,
+        reason=row.reason,
+        attempt=row.attempt,
+        fence=row.fence,
+        pool=row.pool,
+        priority=row.priority,
+        queued_at=row.queued_at,
+        ready_at=row.ready_at,
+        dispatched_at=row.dispatched_at,
+        published_at=row.published_at,
+        received_at=row.received_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        lease_expires_at=row.lease_expires_at,
+        deadline_at=row.deadline_at,
+        worker=row.worker_name,
+        stop_requested_at=row.stop_requested_at,
+        stop_requested_by=row.stop_requested_by,
+        stop_reason=row.stop_reason,
+        error=row.error,
+        result=row.result,
+    )

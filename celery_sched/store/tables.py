@@ -1,0 +1,284 @@
+"""Tables, constraints and the naming convention. ``migrations/`` makes the same tables; a test compares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeDecorator
+
+from celery_sched.rules.transitions import HELD, TERMINAL
+
+
+class Instant(TypeDecorator[datetime]):
+    """An instant, in UTC and to the microsecond, whatever the session's time zone.
+
+    PostgreSQL keeps ``timestamptz``; MariaDB and SQLite keep UTC digits. A naive value from the driver
+    is UTC, never local; a naive value given to us is a bug and is refused.
+    """
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime(timezone=dialect.name == "postgresql"))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a naive datetime cannot be stored: {value!r}")
+        value = value.astimezone(UTC)
+        return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# 64 KiB results and tracebacks pass MariaDB's TEXT (65,535 bytes) once escaped
+LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+# SQLite makes only INTEGER PRIMARY KEY a rowid
+BigId = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def _quoted(values: Any) -> str:
+    return ", ".join(f"'{value}'" for value in sorted(values))
+
+
+job = Table(
+    "sched_job",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app", String(100), nullable=False),
+    Column("name", String(200), nullable=False),
+    # definition
+    Column("task", String(255), nullable=False),
+    Column("schedule", String(1000), nullable=False),
+    Column("timezone", String(64), nullable=False),
+    Column("args", JSON, nullable=False),
+    Column("kwargs", JSON, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("overlap", String(20), nullable=False),
+    Column("max_queued", Integer, nullable=False),
+    Column("misfire", String(20), nullable=False),
+    Column("misfire_grace", Float),
+    Column("catchup_window", Float, nullable=False),
+    Column("expires", Float),
+    Column("max_runtime", Float),
+    Column("time_limit", Float),
+    Column("priority", Integer, nullable=False),
+    Column("pool", String(100), nullable=False),
+    Column("run_immediately", Boolean(create_constraint=False), nullable=False),
+    Column("description", Text, nullable=False),
+    Column("source", String(20), nullable=False),
+    Column("code_definition", JSON),  # as code last gave it: tells an operator's edit from code's
+    Column("anchor", Instant, nullable=False),  # what `every` counts from; a restart never moves it
+    # where it stands
+    Column("enabled", Boolean(create_constraint=False), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("status_reason", Text),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("next_run_at", Instant),
+    Column("last_scheduled_for", Instant),
+    # the lock
+    Column("lock_token", String(36)),
+    Column("locked_by", String(36)),
+    Column("locked_at", Instant),
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    # statistics
+    Column("run_count", BigInteger, nullable=False, server_default="0"),
+    Column("success_count", BigInteger, nullable=False, server_default="0"),
+    Column("failure_count", BigInteger, nullable=False, server_default="0"),
+    Column("skipped_count", BigInteger, nullable=False, server_default="0"),
+    Column("last_run_at", Instant),
+    Column("last_status", String(20)),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("app", "name"),
+    Index(None, "app", "status", "next_run_at"),
+    CheckConstraint("(lock_token IS NULL) = (locked_by IS NULL)", name="lock_whole"),
+    CheckConstraint("priority BETWEEN 0 AND 9", name="priority_range"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+    sqlite_autoincrement=True,  # an id is never used again: occurrence keys are made of it
+)
+
+run = Table(
+    "sched_run",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("job", String(200), nullable=False),
+    Column("task", String(255), nullable=False),
+    Column("trigger_kind", String(20), nullable=False),
+    Column("scheduled_for", Instant, nullable=False),
+    Column("occurrence_key", String(64)),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(1000)),
+    Column("args", JSON),  # NULL: the job's, read when the run is claimed
+    Column("kwargs", JSON),
+    Column("pool", String(100), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False, server_default="1"),
+    Column("queued_at", Instant, nullable=False),
+    Column("ready_at", Instant, nullable=False),
+    Column("expires_at", Instant),
+    Column("at_capacity_at", Instant),  # when it first found no slot
+    # the claim
+    Column("token", String(36)),
+    Column("fence", BigInteger),
+    Column("holds_job", BigInteger),
+    Column("lease_expires_at", Instant),
+    Column("dispatched_at", Instant),
+    Column("published_at", Instant),
+    Column("publish_count", Integer, nullable=False, server_default="0"),
+    Column("received_by", String(36)),
+    Column("received_at", Instant),
+    Column("worker", String(36)),
+    Column("worker_name", String(255)),
+    Column("started_at", Instant),
+    Column("deadline_at", Instant),
+    Column("eta", Instant),  # Celery's own retry: when, and with what
+    Column("retries", Integer, nullable=False, server_default="0"),
+    Column("finished_at", Instant),
+    Column("stop_requested_at", Instant),
+    Column("stop_requested_by", String(255)),
+    Column("stop_reason", String(1000)),
+    Column("error", LongText),
+    Column("result", LongText),
+    UniqueConstraint("occurrence_key"),
+    # two holders of one job are impossible here, whatever the code does
+    UniqueConstraint("holds_job"),
+    Index(None, "app", "status", "ready_at"),
+    Index(None, "app", "status", "lease_expires_at"),
+    Index(None, "job_id", "status"),
+    Index(None, "app", "queued_at"),
+    Index(None, "finished_at"),
+    CheckConstraint(
+        f"(finished_at IS NOT NULL) = (status IN ({_quoted(TERMINAL)}))", name="finished_iff_terminal"
+    ),
+    CheckConstraint(
+        f"(token IS NOT NULL) = (status IN ({_quoted(HELD)}))"
+        f" AND (lease_expires_at IS NOT NULL) = (status IN ({_quoted(HELD)}))",
+        name="lease_iff_held",
+    ),
+    CheckConstraint("holds_job IS NULL OR token IS NOT NULL", name="holder_has_token"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+gap = Table(
+    "sched_gap",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app", String(100), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("job", String(200), nullable=False),
+    Column("from_at", Instant, nullable=False),
+    Column("to_at", Instant, nullable=False),
+    Column("reason", String(1000), nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Index(None, "job_id", "from_at"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+pool = Table(
+    "sched_pool",
+    metadata,
+    Column("app", String(100), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("slots", Integer, nullable=False),
+    CheckConstraint("slots >= 0", name="slots_not_negative"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+node = Table(
+    "sched_node",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("version", String(50), nullable=False),
+    Column("facts", JSON, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("last_seen", Instant, nullable=False),
+    Column("stop_requested_at", Instant),
+    Index(None, "app", "kind", "last_seen"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+app = Table(
+    "sched_app",
+    metadata,
+    Column("app", String(100), primary_key=True),
+    Column("last_pass_at", Instant),
+    Column("sweep_not_before", Instant),
+    Column("swept", BigInteger, nullable=False, server_default="0"),
+    Column("dispatched", BigInteger, nullable=False, server_default="0"),
+    Column("at_capacity", BigInteger, nullable=False, server_default="0"),
+    Column("lock_lost", BigInteger, nullable=False, server_default="0"),
+    Column("late_settlers", BigInteger, nullable=False, server_default="0"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+audit = Table(
+    "sched_audit",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app", String(100), nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("action", String(50), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("detail", JSON, nullable=False),
+    Index(None, "app", "at"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
