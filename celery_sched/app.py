@@ -77,7 +77,7 @@ def setup(app: Celery) -> None:
         if app in _set_up:
             return
         worker.install(app)
-        app.add_defaults({"beat_scheduler": SCHEDULER})
+        app.add_defaults(lambda: {"beat_scheduler": SCHEDULER})
         app.task(name=f"{NAME}.ping", shared=False)(ping)
         _set_up.add(app)
 

@@ -63,12 +63,17 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     return JobDefinition(**{**values, "schedule": parsed.text})
 
 
-def refuse_unknown(name: str, known: Iterable[str], what: str = "field") -> NoReturn:
-    """Raise InvalidValue for a field that does not exist, with the nearest one that does."""
+def refuse_unknown(
+    name: str, known: Iterable[str], what: str = "field", also: Iterable[str] = ()
+) -> NoReturn:
+    """Raise InvalidValue for a field that does not exist, with the nearest one that does.
+
+    :param also: names that exist too, but are too many to list.
+    """
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
+    near = difflib.get_close_matches(name, [*names, *also], 1)
     hint = f"Did you mean {near[0]}?" if near else ""
-    raise InvalidValue(what, name, f"there is no such {what}; there are {', '.join(names)}", hint)
+    raise InvalidValue(what, name, f"there is no such one; there are {', '.join(names)}", hint)
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
