@@ -1,0 +1,160 @@
+"""The gate: every kind of task asks before its body runs, in every pool, and says how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from celery_sched.model import Token
+from tests.flow.worker_world import World
+from tests.private_server import wait_until
+
+KINDS = (
+    "plain",
+    "shared",
+    "own_call",
+    "own_before_start",
+    "own_on_failure",
+    "bound",
+    "autoretry",
+    "retries",
+)
+ATTEMPTS = {"autoretry": 3, "retries": 2}
+MakeWorld = Callable[..., World]
+
+
+@pytest.mark.parametrize("setup", ["early", "late"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_every_kind_of_task_passes_the_gate_once(make_world: MakeWorld, pool: str, setup: str) -> None:
+    """Each kind of task runs with a current claim and not with a stale one, whenever setup() was called."""
+    world = make_world()
+    world.worker("-P", pool, "-c", "2", setup=setup)
+    good = {kind: world.run(kind, kind) for kind in KINDS}
+    for kind in KINDS:
+        stale = world.claim(kind, "stale")
+        world.publish(replace(stale, key=replace(stale.key, token=Token("stale"))), mark=False)
+    last = world.run("plain", "last")
+    for kind, run_id in good.items():
+        done = world.wait(run_id)
+        assert ("succeeded", json.dumps(kind)) == (done.status, done.result)
+        assert ATTEMPTS.get(kind, 1) == done.attempt
+    world.wait(last)
+    wait_until(lambda: len(KINDS) == log_count(world, "its claim is no longer current"), 20, "all to be dropped")
+    expected = sorted([*(kind for kind in KINDS for _ in range(ATTEMPTS.get(kind, 1))), "plain"])
+    assert expected == sorted(world.marks())
+
+
+def log_count(world: World, text: str) -> int:
+    return sum(worker.text().count(text) for worker in world.workers)
+
+
+def test_a_message_delivered_twice_runs_once(make_world: MakeWorld) -> None:
+    """A second delivery of the same attempt, while it runs and after it ended, is dropped by the start."""
+    world = make_world()
+    world.worker("-c", "2")
+    dispatch = world.claim("sleeps", 1)
+    world.publish(dispatch)
+    world.publish(dispatch, mark=False)
+    assert "succeeded" == world.wait(dispatch.key.id).status
+    world.publish(dispatch, mark=False)
+    wait_until(lambda: 2 == log_count(world, "dropped:"), 20, "both duplicates to be dropped")
+    assert ["sleeps"] == world.marks()
+    assert 0 == world.late_settlers()
+
+
+def test_a_message_one_attempt_ahead_waits(make_world: MakeWorld) -> None:
+    """The message of a retry that overtakes its attempt's end is delivered again, not lost."""
+    world = make_world()
+    world.worker("-c", "2")
+    dispatch = world.claim("sleeps", 1.5)
+    world.publish(dispatch)
+    world.wait(dispatch.key.id, "running")
+    ahead = replace(dispatch, key=replace(dispatch.key, attempt=2), task="tests.flow.worker_app.plain")
+    world.publish(ahead, mark=False)
+    wait_until(lambda: log_count(world, "plain[" + dispatch.key.id + "] received") >= 2, 20, "a redelivery")
+    assert "succeeded" == world.wait(dispatch.key.id).status
+    wait_until(lambda: 1 == log_count(world, "attempt 2, dropped:"), 20, "it to be dropped after the end")
+    assert ["sleeps"] == world.marks()
+
+
+def test_other_messages_run_untouched(make_world: MakeWorld) -> None:
+    """A task of the same app that no job published runs as ever."""
+    world = make_world()
+    world.worker("-c", "1")
+    result = world.app.send_task("tests.flow.worker_app.plain", args=["free"])
+    assert "free" == result.get(timeout=20)
+
+
+def test_the_body_is_told_about_its_run(make_world: MakeWorld) -> None:
+    """The context has run, job, attempt and fencing number."""
+    world = make_world()
+    world.worker("-c", "1")
+    run_id = world.run("told", name="reporter")
+    done = world.wait(run_id)
+    expected = {"run": run_id, "job": "reporter", "attempt": 1, "fence": 1, "lost": False}
+    assert expected == json.loads(done.result or "null"), done.error
+
+
+@pytest.mark.parametrize(
+    ("task", "status", "reason", "error"),
+    [
+        ("fails", "failed", None, "ValueError: as asked\nTraceback"),
+        ("ignores", "succeeded", "ignored", None),
+        ("rejects", "failed", "rejected", "the task rejected its message: Reject:"),
+        ("plain", "failed", None, "TypeError"),
+    ],
+)
+def test_outcomes(make_world: MakeWorld, task: str, status: str, reason: str | None, error: str | None) -> None:
+    """How a body ended is written: failure with traceback, Ignore, Reject, arguments that do not fit."""
+    world = make_world()
+    world.worker("-c", "1")
+    done = world.wait(world.run(task, *([1, 2, 3] if task == "plain" else [])))
+    assert (status, reason) == (done.status, done.reason)
+    assert (error is None) == (done.error is None)
+    assert (done.error or "").startswith(error or "")
+
+
+def test_results_are_bounded_json(make_world: MakeWorld) -> None:
+    """A long result is shortened and one that is no JSON is shown as text; both are valid JSON below 64 KiB."""
+    world = make_world()
+    world.worker("-c", "1")
+    long = world.wait(world.run("long_result"))
+    odd = world.wait(world.run("odd_result"))
+    assert ("succeeded", "failed") == (long.status, odd.status)  # Celery cannot store a set of types itself
+    text = json.loads(long.result or "null")
+    assert text.startswith('"ééé') and text.endswith("shortened")
+    assert len((long.result or "").encode()) <= 64 * 1024
+
+
+def test_a_task_that_is_not_registered_settles_its_run(make_world: MakeWorld) -> None:
+    """The run fails at once, says what is missing where, and frees its job."""
+    world = make_world()
+    worker = world.worker("-c", "1")
+    dispatch = world.claim("nowhere.to.be.found")
+    world.publish(dispatch)
+    done = world.wait(dispatch.key.id)
+    assert "failed" == done.status
+    assert f"task 'nowhere.to.be.found' is not registered on worker {worker.name}" == done.error
+    row = world.row(dispatch.key.id)
+    assert (None, None) == (row.token, row.holds_job)
+
+
+def test_celery_retry_keeps_the_claim_and_waits_for_its_eta(make_world: MakeWorld) -> None:
+    """Between two attempts of Celery's own retry the run is dispatched, holds its lock, and has the eta."""
+    world = make_world()
+    world.worker("-c", "1")
+    run_id = world.run("retries", "v", 3)
+    world.wait(run_id, "running", "dispatched")
+    wait_until(lambda: 2 == world.row(run_id).attempt, 20, "the retry to be written")
+    row = world.row(run_id)
+    assert ("dispatched", 1, ["v", 3]) == (row.status, row.retries, row.args)
+    assert row.holds_job is not None
+    assert row.eta is not None and row.lease_expires_at > row.eta
+    done = world.wait(run_id)
+    assert ("succeeded", 2) == (done.status, done.attempt)
+    # Celery computed its own eta a few milliseconds before ours was written
+    assert done.started_at is not None and done.started_at > row.eta - timedelta(seconds=0.5)

@@ -1,0 +1,173 @@
+"""Runs that shall end: overdue, stopped, taken over, revoked; and children that die by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+
+import psutil
+import pytest
+
+from celery_sched.model import RunId
+from celery_sched.steps.stop import stop
+from tests.flow.worker_world import World
+from tests.private_server import wait_until
+from tests.reaper import alive
+
+MakeWorld = Callable[..., World]
+BROKERS = ["files", "redis"]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or not alive(psutil.Process(pid))
+
+
+def wait_until_gone(pid: int) -> None:
+    wait_until(lambda: gone(pid), 20, f"process {pid} to be gone")
+
+
+@pytest.mark.parametrize("child", ["group", "session"])
+@pytest.mark.parametrize("broker", BROKERS)
+def test_an_overdue_run_is_killed_with_all_it_started(make_world: MakeWorld, broker: str, child: str) -> None:
+    """Soon after its deadline the run is timed out, its process and what that started are gone."""
+    world = make_world(broker=broker, sched_max_runtime=2)
+    worker = world.worker("-c", "1")
+    run_id = world.run("sleeps", 600, child)
+    done = world.wait(run_id)
+    assert ("timed_out", "ran longer than its max_runtime") == (done.status, done.error)
+    assert done.deadline_at is not None and done.finished_at is not None
+    assert done.finished_at - done.deadline_at < timedelta(seconds=5)
+    wait_until_gone(world.pids()[0])
+    wait_until_gone(int((world.folder / "grandchild").read_text()))
+    assert "succeeded" == world.wait(world.run("plain")).status  # the pool's slot came back
+    assert worker.process.poll() is None
+    assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_stopped_run_is_killed_and_cancelled(make_world: MakeWorld, broker: str) -> None:
+    """A stop request ends the body within a renewal and the run is cancelled, saying by whom and why."""
+    world = make_world(broker=broker)
+    world.worker("-c", "1")
+    run_id = world.run("sleeps", 600)
+    world.wait(run_id, "running")
+    world.database.run(lambda tx, now: stop(tx, now, run_id, "alice", "enough"))
+    done = world.wait(run_id, timeout=10)
+    assert ("cancelled", "stopped by alice: enough") == (done.status, done.reason)
+    wait_until_gone(world.pids()[0])
+    assert "succeeded" == world.wait(world.run("plain")).status
+
+
+def test_a_run_that_was_taken_over_is_killed_and_settles_nothing(make_world: MakeWorld) -> None:
+    """A child whose token is no longer current is killed; the row of its successor stays as it is."""
+    world = make_world()
+    world.worker("-c", "1")
+    run_id = world.run("sleeps", 600)
+    world.wait(run_id, "running")
+    wait_until(lambda: world.pids(), 20, "the body to begin")
+    world.update(run_id, token="successor", worker="another")
+    wait_until_gone(world.pids()[0])
+    assert "succeeded" == world.wait(world.run("plain")).status
+    row = world.row(run_id)
+    assert ("running", "successor", None) == (row.status, row.token, row.finished_at)
+    assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_revoked_run_is_cancelled(make_world: MakeWorld, broker: str) -> None:
+    """Flower's terminate kills the run and it is cancelled; its revoke of a waiting one too."""
+    world = make_world(broker=broker)
+    world.worker("-c", "1")
+    run_id = world.run("sleeps", 600)
+    world.wait(run_id, "running")
+    wait_until(lambda: world.pids(), 20, "the body to begin")
+    waiting = world.run("plain")
+    wait_until(lambda: world.row(waiting).received_at is not None, 20, "the second to be received")
+    world.app.control.revoke(waiting)
+    world.app.control.revoke(run_id, terminate=True)
+    reason = "terminated by Celery's remote control"
+    assert ("cancelled", reason) == (world.wait(run_id).status, world.row(run_id).reason)
+    wait_until_gone(world.pids()[0])
+    reason = "revoked by Celery's remote control"
+    assert ("cancelled", reason) == (world.wait(waiting).status, world.row(waiting).reason)
+    assert ["sleeps"] == world.marks()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_time_limit_kills_and_times_out(make_world: MakeWorld, broker: str) -> None:
+    """Celery's own hard limit settles the run as timed out, once."""
+    world = make_world(broker=broker)
+    world.worker("-c", "1")
+    # the deadline in the row is later: Celery's limit must be what ends it
+    dispatch = world.claim("sleeps", 600, options={"time_limit": 1})
+    world.publish(dispatch)
+    done = world.wait(dispatch.key.id)
+    assert "timed_out" == done.status
+    assert (done.error or "").startswith("ran longer than its time limit")
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("exit", "lost"), ("kill", "lost"), ("memory", "failed"), ("sysexit", "lost")]
+)
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_child_that_dies_is_settled_at_once(make_world: MakeWorld, broker: str, how: str, status: str) -> None:
+    """A lost child settles its run long before the lease ends; out of memory does not stop the worker."""
+    world = make_world(broker=broker, sched_lease=60)
+    worker = world.worker("-c", "1")
+    done = world.wait(world.run("dies", how), timeout=20)
+    assert status == done.status
+    assert ("OutOfMemory" if how == "memory" else "the child process died") in (done.error or "")
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert worker.process.poll() is None
+    assert ["dies", "plain"] == world.marks()
+    assert 0 == world.late_settlers()
+
+
+def test_a_task_class_with_a_request_of_its_own_is_settled_too(make_world: MakeWorld) -> None:
+    """A task that names Celery's request class gets what settles lost children all the same."""
+    world = make_world(sched_lease=60)
+    world.worker("-c", "1")
+    assert "lost" == world.wait(world.run("own_request", "exit"), timeout=20).status
+
+
+@pytest.mark.parametrize("how", ["memory", "sysexit"])
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_threads_and_solo_survive_bodies_that_would_end_them(make_world: MakeWorld, pool: str, how: str) -> None:
+    """Out of memory or sys.exit() in a body fails its run and nothing else."""
+    world = make_world(sched_lease=60)
+    worker = world.worker("-P", pool, "-c", "2")
+    assert "failed" == world.wait(world.run("dies", how), timeout=20).status
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_threads_and_solo_cannot_be_killed_but_are_told(make_world: MakeWorld, pool: str) -> None:
+    """An overdue body in a thread sees ``ctx.lost``; a warning names the run; the sweep settles it."""
+    world = make_world(sched_max_runtime=2)
+    worker = world.worker("-P", pool, "-c", "2")
+    run_id = world.run("until_lost", 25)
+    worker.wait_for_log(f"run {run_id} shall end (ran longer than its max_runtime)")
+    assert "running" == world.status(run_id)
+    world.sweep()
+    done = world.wait(run_id)
+    assert "timed_out" == done.status
+    wait_until(lambda: (world.folder / "saw").exists(), 20, "the body to end")
+    assert "True" == (world.folder / "saw").read_text()
+    assert "timed_out" == world.status(run_id)
+    assert "succeeded" == world.wait(world.run("plain")).status
+
+
+def test_a_run_whose_worker_is_killed_outright_is_swept(make_world: MakeWorld) -> None:
+    """kill -9 of main process and children: the lease runs out and the sweep settles the run as lost."""
+    world = make_world()
+    worker = world.worker("-c", "1")
+    run_id: RunId = world.run("sleeps", 600)
+    world.wait(run_id, "running")
+    os.kill(worker.process.pid, signal.SIGKILL)
+    wait_until(lambda: (world.sweep(), world.status(run_id) == "lost")[1], 20, "the sweep to settle it")
+    wait_until_gone(world.pids()[0])
