@@ -84,7 +84,7 @@ class Poll:
         self._last_clocks: tuple[datetime, float] | None = None
         self._frequent: set[str] = set()
         self._broker_away = False
-        self._seen_at = 0.0
+        self._seen_at = float("-inf")
 
     def __call__(self, deadline: float) -> Polled:
         """Do one poll. ``deadline`` (monotonic seconds) is checked between the steps.
@@ -135,8 +135,13 @@ class Poll:
 
     # -- being known -------------------------------------------------------------------------------
 
+    def greet_at_next_poll(self) -> None:
+        """Make the next poll note that it passes (for a scheduler turned by hand, whose clock is not ours)."""
+        self._seen_at = float("-inf")
+        self._last_clocks = None
+
     def _due_to_say_hello(self, seen: Look) -> bool:
-        """At most once per sixth of the lease, and always after a pause or a jump of the clock."""
+        """At most once per sixth of the lease, and always after a jump of the clock."""
         every = (self.config.lease / 6).total_seconds()
         return time.monotonic() - self._seen_at >= every or self._clock_jumped(seen.now)
 
