@@ -21,6 +21,7 @@ from celery.local import PromiseProxy, Proxy
 from celery_sched import context
 from celery_sched.errors import AlreadyExists, InvalidValue
 from celery_sched.model import JobDefinition
+from celery_sched.rules import schedules
 from celery_sched.rules.definition import checked, refuse_unknown
 
 Body = Callable[..., Any]
@@ -46,7 +47,7 @@ class Registration:
 
     def belongs_to(self, app: Celery) -> bool:
         """A shared task is every app's; a task of an app is that app's. ``app`` must be finalized."""
-        if isinstance(self.task, str) or type(self.task) is Proxy:
+        if _is_name(self.task) or type(self.task) is Proxy:
             return True
         if type(self.task) is PromiseProxy and not self.task.__evaluated__():
             return False  # `app` has made all of its own
@@ -54,7 +55,7 @@ class Registration:
 
     def definition(self) -> JobDefinition:
         """The definition; makes a task that Celery has not made yet, so not for import time."""
-        task = self.task if isinstance(self.task, str) else self.task.name
+        task = self.task if _is_name(self.task) else self.task.name
         return checked(**{"name": task, **self.given, "task": task})
 
 
@@ -92,6 +93,8 @@ def job(
     :raises InvalidValue: at once, where the definition stands.
     :raises AlreadyExists: another job of that name stands elsewhere; both places are named.
     """
+    if not isinstance(schedule, str):
+        raise InvalidValue("the schedule of @job", schedule, schedules.FORMS, 'Write @job("*/5 * * * *").')
     given = {key: policies.pop(key) for key in _FIELDS & policies.keys()}
     given["schedule"] = schedule
     if name is not None:
@@ -135,8 +138,14 @@ def definitions(app: Celery) -> list[JobDefinition]:
     return [found[name][0] for name in sorted(found)]
 
 
+# type(), not isinstance(): that would make a lazy task, and so read its app's settings, too early
+
+
+def _is_name(task: Any) -> bool:
+    return type(task) is str
+
+
 def _is_task(target: Any) -> bool:
-    # type(), because isinstance() would make a lazy task, and so read the app's settings, too early
     return issubclass(type(target), Task | Proxy)
 
 
@@ -164,12 +173,12 @@ def _refuse_task_options(policies: Mapping[str, Any], name: str | None, allowed:
 
 def _register(new: Registration) -> None:
     """Check at once what can be checked before Celery has made the task, and keep it."""
-    known = new.task if isinstance(new.task, str) else None
+    known = new.task if _is_name(new.task) else None
     trial = checked(**{"name": known or "unnamed", **new.given, "task": known or "unnamed"})
     name = trial.name if known or "name" in new.given else None
     with _lock:
         for old in _registered:
-            old_name = old.given.get("name") or (old.task if isinstance(old.task, str) else None)
+            old_name = old.given.get("name") or (old.task if _is_name(old.task) else None)
             if name is None or old_name != name or not _may_share_app(old.task, new.task):
                 continue
             if old.place == new.place and old.spec is not new.spec:  # its module was loaded again
@@ -181,9 +190,7 @@ def _register(new: Registration) -> None:
 
 def _may_share_app(one: Any, other: Any) -> bool:
     """Whether two tasks may be in one app, as far as can be known before Celery has made them."""
-    made = [
-        task for task in (one, other) if not isinstance(task, str) and type(task) not in (Proxy, PromiseProxy)
-    ]
+    made = [task for task in (one, other) if not _is_name(task) and type(task) not in (Proxy, PromiseProxy)]
     return len(made) < 2 or made[0].app is made[1].app
 
 

@@ -1,0 +1,165 @@
+"""Every field of a job is checked where it enters; a refusal names job, field, value and why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_sched.errors import InvalidValue
+from celery_sched.model import JobDefinition, Misfire, Overlap
+from celery_sched.rules.definition import checked, plain
+
+GOOD: dict[str, Any] = {"name": "nightly", "task": "app.tasks.nightly", "schedule": "30 2 * * *"}
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+
+def test_the_least() -> None:
+    """Name, task and schedule are enough; the rest are the defaults of the model."""
+    assert JobDefinition(**GOOD, args=[]) == checked(**GOOD)
+
+
+def test_every_field_has_one_form() -> None:
+    """Texts become durations and policies, tuples lists; what is checked once is left as it is."""
+    once = checked(
+        **GOOD,
+        timezone="Europe/Berlin",
+        args=(1, (2, "x")),
+        kwargs={"deep": {"a": (None, True)}},
+        options={"queue": "slow", "priority": 3, "headers": {"tenant": "a"}},
+        overlap="queue",
+        max_queued=10,
+        misfire="all",
+        misfire_grace="5m",
+        catchup_window=86400,
+        expires="1h",
+        max_runtime=timedelta(minutes=2),
+        time_limit="PT5M",
+        priority=9,
+        pool="reports",
+        run_immediately=True,
+        enabled=False,
+        description="first line\nsecond",
+    )
+    expected = JobDefinition(
+        **GOOD,
+        timezone="Europe/Berlin",
+        args=[1, [2, "x"]],
+        kwargs={"deep": {"a": [None, True]}},
+        options={"queue": "slow", "priority": 3, "headers": {"tenant": "a"}},
+        overlap=Overlap.QUEUE,
+        max_queued=10,
+        misfire=Misfire.ALL,
+        misfire_grace=timedelta(minutes=5),
+        catchup_window=timedelta(days=1),
+        expires=timedelta(hours=1),
+        max_runtime=timedelta(minutes=2),
+        time_limit=timedelta(minutes=5),
+        priority=9,
+        pool="reports",
+        run_immediately=True,
+        enabled=False,
+        description="first line\nsecond",
+    )
+    assert expected == once
+    assert once == checked(**vars(once))
+
+
+REFUSED = [
+    ({"name": ""}, "name of a job", "1 to 200"),
+    ({"name": " x"}, "name of a job", "blanks"),
+    ({"name": "a\nb"}, "name of a job", "control"),
+    ({"name": "x" * 201}, "name of a job", "201"),
+    ({"name": None}, "name of a job", "1 to 200"),
+    ({"name": "a\ud800"}, "name of a job", "surrogate"),
+    ({"task": ""}, "job 'nightly': task", "1 to 255"),
+    ({"task": 7}, "job 'nightly': task", "1 to 255"),
+    ({"schedule": "61 * * * *"}, "job 'nightly'", "61"),
+    ({"schedule": None}, "job 'nightly': schedule", "cron expression"),
+    ({"schedule": "* " * 501}, "job 'nightly': schedule", "1000"),
+    ({"timezone": "Europe/Berlinn"}, "job 'nightly': time zone", "Europe/Berlin"),
+    ({"args": "abc"}, "job 'nightly': args", "list"),
+    ({"args": [float("nan")]}, "args[0]", "finite"),
+    ({"args": [0, {"a": float("inf")}]}, "args[1]['a']", "finite"),
+    ({"args": [object()]}, "args[0]", "JSON"),
+    ({"args": [b"x"]}, "args[0]", "JSON"),
+    ({"args": [10**301]}, "args[0]", "digits"),
+    ({"args": CYCLE}, "args[0]", "within each other"),
+    ({"args": ["x" * 70_000]}, "args", "65536"),
+    ({"kwargs": [1]}, "kwargs", "mapping"),
+    ({"kwargs": {1: 2}}, "a key of kwargs", "texts"),
+    ({"kwargs": {"a": "\ud800"}}, "kwargs['a']", "surrogate"),
+    ({"options": {"countdown": 5}}, "message option 'countdown'", "queue"),
+    ({"options": {"queu": "x"}}, "message option 'queu'", "Did you mean queue?"),
+    ({"options": {"queue": ""}}, "options['queue']", "1 to 255"),
+    ({"options": {"priority": -1}}, "options['priority']", "0 to 255"),
+    ({"options": {"headers": {"sched_run": "x"}}}, "sched_run", "scheduler's"),
+    ({"options": {"headers": 5}}, "options['headers']", "mapping"),
+    ({"overlap": "skipp"}, "job 'nightly': overlap 'skipp'", "Did you mean skip?"),
+    ({"overlap": None}, "overlap", "one of skip, queue, concurrent"),
+    ({"misfire": "never"}, "misfire 'never'", "one of once, all, skip"),
+    ({"max_queued": 0}, "max_queued 0", "1 to 100000"),
+    ({"max_queued": True}, "max_queued", "1 to 100000"),
+    ({"max_queued": 1.5}, "max_queued", "1 to 100000"),
+    ({"misfire_grace": -1}, "misfire_grace -1", "negative"),
+    ({"catchup_window": None}, "catchup_window", "duration"),
+    ({"expires": 0}, "expires 0", "longer than zero"),
+    ({"max_runtime": float("nan")}, "max_runtime nan", "duration"),
+    ({"time_limit": True}, "time_limit True", "duration"),
+    ({"priority": 10}, "priority 10", "0 to 9"),
+    ({"priority": "5"}, "priority '5'", "0 to 9"),
+    ({"pool": ""}, "pool ''", "1 to 100"),
+    ({"run_immediately": 1}, "run_immediately 1", "true or false"),
+    ({"enabled": "yes"}, "enabled 'yes'", "true or false"),
+    ({"description": "a\x00b"}, "description", "control"),
+    ({"description": "x" * 10_001}, "description", "10001"),
+    ({"overlapp": "skip"}, "job 'nightly': field 'overlapp'", "Did you mean overlap?"),
+]
+
+
+@pytest.mark.parametrize(("changed", "what", "allowed"), REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(changed: dict[str, Any], what: str, allowed: str) -> None:
+    """A value that is not allowed is named with its field, and what is allowed is said."""
+    with pytest.raises(InvalidValue) as caught:
+        checked(**{**GOOD, **changed})
+    assert (True, True) == (what in str(caught.value), allowed in str(caught.value)), caught.value
+
+
+@pytest.mark.parametrize("field", ["name", "task", "schedule"])
+def test_what_must_be_given(field: str) -> None:
+    """Name, task and schedule have no default."""
+    with pytest.raises(InvalidValue, match=field):
+        checked(**{key: value for key, value in GOOD.items() if key != field})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*JobDefinition.__dataclass_fields__, "other"]), ANYTHING))
+def test_nothing_else_is_raised(changed: dict[str, Any]) -> None:
+    """Whatever stands in a field, it is accepted or refused with InvalidValue; accepted is stable."""
+    try:
+        definition = checked(**{**GOOD, **changed})
+    except InvalidValue:
+        return
+    assert definition == checked(**vars(definition))
+
+
+@given(ANYTHING)
+def test_plain_is_what_json_gives_back(value: Any) -> None:
+    """What is accepted as JSON comes back from JSON as it was stored."""
+    import json
+
+    try:
+        stored = plain(value, "value")
+    except InvalidValue:
+        return
+    assert stored == json.loads(json.dumps(stored, allow_nan=False, ensure_ascii=False))
