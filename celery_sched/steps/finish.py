@@ -35,6 +35,8 @@ class Finished:
     settled: bool
     status: str
     why: str = ""
+    pool: str | None = None
+    """The pool whose slot it gave back."""
 
 
 def finish(
@@ -62,7 +64,7 @@ def finish(
         jobs.lock(tx, [job_id])
         settlement = Settlement(key, job_id, outcome.status, outcome.reason, outcome.error, outcome.result)
         if settle(tx, now, [settlement], sources=HELD if unstarted else {RunStatus.RUNNING}):
-            return Finished(True, outcome.status)
+            return Finished(True, outcome.status, pool=runs.pool_of(tx, key.id))
     row = runs.find(tx, [key.id]).get(key.id)
     why = "the run is gone" if row is None else f"the run is {row.status}, attempt {row.attempt}"
     if not quiet:

@@ -49,8 +49,9 @@ def outage(tx: Tx, now: datetime, config: Config, row: Row[Any], clock_jumped: b
     seen = row.sweep_not_before
     if seen is not None and seen > now:
         return Outage(seen)
-    # right after one hold ends, passes have been written all along: no second one follows by itself
-    paused = row.last_pass_at is None or now - row.last_pass_at > config.lease / 2
+    # an app that never passed has nothing in flight; and right after one hold ends, passes have been
+    # written all along, so that no second one follows by itself
+    paused = row.last_pass_at is not None and now - row.last_pass_at > config.lease / 2
     if not (paused or clock_jumped):
         return Outage(None)
     until = now + config.lease

@@ -136,7 +136,7 @@ def ready(app: str, now: datetime) -> Any:
     run of it is dispatched or running: what cannot be claimed never fills a batch.
     """
     other = run.alias("other")
-    order = (run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
+    order = _best_first(run.c)
     free = or_(
         job.c.overlap == "concurrent",
         and_(
@@ -170,15 +170,18 @@ def ready(app: str, now: datetime) -> Any:
     )
 
 
+def _best_first(columns: Any) -> tuple[Any, ...]:
+    """By priority, then the longest ready, then the oldest occurrence, then the oldest job."""
+    return (columns.priority.desc(), columns.ready_at, columns.scheduled_for, columns.job_id, columns.id)
+
+
 def ready_in(tx: Tx, app: str, now: datetime, pool: str, limit: int) -> list[tuple[RunId, JobId]]:
     """The runs of one pool to claim next: by priority, then the longest ready."""
     candidates = ready(app, now)
     rows = tx.execute(
         select(candidates.c.id, candidates.c.job_id)
         .where(candidates.c.pool == pool)
-        .order_by(
-            candidates.c.priority.desc(), candidates.c.ready_at, candidates.c.scheduled_for, candidates.c.id
-        )
+        .order_by(*_best_first(candidates.c))
         .limit(limit)
     )
     return [(RunId(run_id), JobId(job_id)) for run_id, job_id in rows]
@@ -230,6 +233,11 @@ def find(tx: Tx, ids: Iterable[RunId]) -> dict[RunId, Row[Any]]:
     """Rows by id, not locked."""
     rows = tx.execute(select(run).where(run.c.id.in_(list(ids))))
     return {RunId(row.id): row for row in rows}
+
+
+def pool_of(tx: Tx, run_id: RunId) -> str | None:
+    """The pool of a run."""
+    return tx.execute(select(run.c.pool).where(run.c.id == run_id)).scalar()
 
 
 def expired(app: str, now: datetime) -> ColumnElement[bool]:

@@ -199,6 +199,8 @@ def _write_outcome(keeper: Keeper, key: RunKey, outcome: Outcome) -> None:
     finished = runtime.database.run(
         lambda tx, now: finish(tx, now, runtime.config, key, outcome, keeper.node)
     )
+    if finished.pool is not None:
+        runtime.slots.release(finished.pool, [key.id])
     if not finished.settled:
         logger.warning(
             "run %s, attempt %d, ended as %s but was not settled: %s",

@@ -238,6 +238,8 @@ class Keeper:
         finished = self._run(
             lambda tx, now: finish(tx, now, config, key, outcome, self.node, unstarted=True, quiet=True)
         )
+        if finished.pool is not None:
+            self.runtime.slots.release(finished.pool, [key.id])
         if finished.settled:
             why = outcome.error or outcome.reason
             logger.warning("run %s, attempt %d, is %s: %s", key.id, key.attempt, outcome.status.value, why)
