@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from celery_sched.cli import did_you_mean
-from celery_sched.cli.access import app_of, client_of, database_now
+from celery_sched.cli.access import actor, app_of, client_of, database_now
 from celery_sched.cli.next import upcoming
 from celery_sched.cli.output import (
     coloured,
@@ -212,7 +212,7 @@ def add_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | No
     fields = read_definition(given)
     if queue is not None:
         fields["options"] = with_queue({}, queue)
-    job = client_of(ctx).add(name, **fields)
+    job = client_of(ctx).add(name, by=actor(), **fields)
     warn_of_unknown_task(ctx, job.definition.task)
     print_job(ctx, "added", job, as_json)
 
@@ -232,7 +232,7 @@ def edit_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | N
     client = client_of(ctx)
     if queue is not None:
         fields["options"] = with_queue(client.get(name).definition.options, queue)
-    job = client.edit(name, **fields)
+    job = client.edit(name, by=actor(), **fields)
     if "task" in fields:
         warn_of_unknown_task(ctx, job.definition.task)
     print_job(ctx, "changed", job, as_json)
@@ -268,7 +268,7 @@ def print_job(ctx: click.Context, what: str, job: Job, as_json: bool) -> None:
 @click.pass_context
 def delete_command(ctx: click.Context, name: str) -> None:
     """Delete a job; the history of its runs stays until it is pruned."""
-    client_of(ctx).delete(name)
+    client_of(ctx).delete(name, by=actor())
     click.echo(f"deleted {name}")
 
 
@@ -279,7 +279,7 @@ def delete_command(ctx: click.Context, name: str) -> None:
 @click.pass_context
 def pause_command(ctx: click.Context, job: str, reason: str | None, as_json: bool) -> None:
     """Plan no more runs of JOB; one that is active goes on."""
-    paused = client_of(ctx).pause(job, reason)
+    paused = client_of(ctx).pause(job, reason, by=actor())
     if as_json:
         print_json(job_json(paused))
     else:
@@ -292,4 +292,4 @@ def pause_command(ctx: click.Context, job: str, reason: str | None, as_json: boo
 @click.pass_context
 def resume_command(ctx: click.Context, job: str, as_json: bool) -> None:
     """Plan runs of JOB again, from now on."""
-    print_job(ctx, "resumed", client_of(ctx).resume(job), as_json)
+    print_job(ctx, "resumed", client_of(ctx).resume(job, by=actor()), as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_sched.cli import Failed, did_you_mean
-from celery_sched.cli.access import client_of, database_now
+from celery_sched.cli.access import actor, client_of, database_now
 from celery_sched.cli.output import distance, json_option, plain, print_json, print_table, say
 from celery_sched.durations import parse_duration
 from celery_sched.errors import InvalidValue, NotFound
@@ -83,7 +83,7 @@ def stop_command(ctx: click.Context, node: str | None, everyone: bool, wait: boo
     if not leaving:
         say("There is nothing to stop: no scheduler and no worker is alive.")
         return
-    client.stop_nodes(None if node is None else leaving[0].id)
+    client.stop_nodes(None if node is None else leaving[0].id, by=actor())
     for one in leaving:
         click.echo(f"asked {one.kind.value} {one.id} ({one.host}, pid {one.pid}) to stop")
     if wait:
@@ -101,9 +101,7 @@ def find_node(nodes: Sequence[Node], wanted: str) -> Node:
         names = [name for node in nodes for name in (node.id, node.name)]
         near = did_you_mean(wanted, names).strip()
         raise NotFound("scheduler or worker", wanted, near or "See: sched status.")
-    raise InvalidValue(
-        "NODE", wanted, f"{len(found)} nodes are called so", "Give the whole id: see sched status."
-    )
+    raise InvalidValue("NODE", wanted, f"{len(found)} nodes begin so", "Give the whole id: see sched status.")
 
 
 def wait_until_gone(client: Client, leaving: dict[NodeId, Node], limit: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from celery_sched.cli.access import client_of
+from celery_sched.cli.access import actor, client_of
 from celery_sched.cli.output import json_option, plain, print_json, print_table, say
 
 
@@ -42,11 +42,9 @@ def print_pools(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def resize_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> None:
-    """Set how many runs of pool NAME may be active at once; a new NAME makes a pool."""
-    client = client_of(ctx)
-    before = {pool.name: pool.slots for pool in client.pools()}.get(name)
-    pool = client.resize_pool(name, slots)
+    """Set how many runs of pool NAME may be active at once; what is active goes on."""
+    old = client_of(ctx).resize_pool(name, slots, by=actor())
     if as_json:
-        print_json(plain(pool))
+        print_json({"name": name, "slots": slots, "old_slots": old})
     else:
-        click.echo(f"pool {pool.name}: {'new' if before is None else before} -> {pool.slots} slots")
+        click.echo(f"pool {name}: {old} -> {slots} slots")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ class Process:
         self.popen.send_signal(number)
         return self.popen.wait(timeout=timeout)
 
+    @staticmethod
+    def kill_pid(pid: int) -> None:
+        """SIGKILL to one process that this deployment has started."""
+        os.kill(pid, signal.SIGKILL)
+
 
 @dataclass
 class Deployment:
@@ -146,6 +152,11 @@ class Deployment:
                 end_tree(psutil.Process(popen.pid))
             popen.wait()
             REAPER.forget(popen.pid)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What the database holds, read beside all commands."""
+        with closing(sqlite3.connect(self.home / "sched.sqlite3")) as connection:
+            return connection.execute(query).fetchall()
 
     def processes(self) -> list[str]:
         """The command lines of all processes whose environment names this deployment's home."""
