@@ -39,7 +39,6 @@ class Config:
     start_timeout: timedelta
     poll_interval: timedelta
     keep_runs: timedelta
-    heartbeat_timeout: timedelta
 
     @property
     def session_timeout(self) -> timedelta:
@@ -147,7 +146,12 @@ SETTINGS = (
         "slots of the pool `default` when it is first made; change later with `sched pools`",
     ),
     Setting("lease", parse_duration, "60s", "how long a claim is valid without proof of life; at least 3 s"),
-    Setting("max_runtime", parse_duration, "10m", "how long a job may run that sends no heartbeat"),
+    Setting(
+        "max_runtime",
+        parse_duration,
+        "10m",
+        "how long a body may run; a job's own `max_runtime` only extends it",
+    ),
     Setting(
         "start_timeout",
         parse_duration,
@@ -161,7 +165,6 @@ SETTINGS = (
         "longest pause between two looks at the database; at most a sixth of the lease",
     ),
     Setting("keep_runs", parse_duration, "30d", "age at which finished runs are pruned"),
-    Setting("heartbeat_timeout", parse_duration, "2m", "how long a job that sends heartbeats may be silent"),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
@@ -216,11 +219,10 @@ def _unknown(conf: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     for shown, name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = (
-                f" Did you mean {shown[: -len(name)]}{near[0] if shown.islower() else near[0].upper()}?"
-                if near
-                else ""
-            )
+            hint = ""
+            if near:
+                right = near[0] if shown.islower() else near[0].upper()
+                hint = f" Did you mean {shown[: -len(name)]}{right}?"
             problems.append(f"{shown} is not a setting.{hint}")
     return problems
 
@@ -231,7 +233,18 @@ def _contradictions(config: Config) -> list[str]:
         problems.append(f"sched_lease {config.lease.total_seconds():g} s is too short: at least 3 s")
     if config.poll_interval > config.lease / 6:
         problems.append(
-            f"sched_poll_interval {config.poll_interval.total_seconds():g} s is more than a sixth of sched_lease "
-            f"({config.lease.total_seconds():g} s): at most {(config.lease / 6).total_seconds():g} s"
+            f"sched_poll_interval {config.poll_interval.total_seconds():g} s is more than a sixth of "
+            f"sched_lease ({config.lease.total_seconds():g} s): at most {(config.lease / 6).total_seconds():g} s"
         )
     return problems
+
+
+def reference() -> str:
+    """The settings as a Markdown table (``docs/settings.md`` holds it; a test compares)."""
+    lines = ["| setting | environment variable | default | meaning |", "| --- | --- | --- | --- |"]
+    for setting in SETTINGS:
+        default = "" if setting.default is None else f"`{setting.default}`"
+        name = f"{SETTING_PREFIX}{setting.name}"
+        variable = ENVIRONMENT_PREFIX + setting.name.upper()
+        lines.append(f"| `{name}` | `{variable}` | {default} | {setting.meaning} |")
+    return "\n".join(lines)

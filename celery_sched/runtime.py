@@ -6,6 +6,7 @@ import threading
 import uuid
 import weakref
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from celery_sched import config as settings
@@ -34,8 +35,15 @@ class Runtime:
 
 def make(config: Config, *, clock: Clock | None = None) -> Runtime:
     """A runtime for these settings; nothing is opened yet."""
-    database = Database(config.database_url, session_timeout=config.session_timeout, clock=clock)
+    database = Database(config.database_url, session_timeout=_patience(config), clock=clock)
     return Runtime(config, database, make_slots(config))
+
+
+def _patience(config: Config) -> timedelta:
+    """SQLite's writers wait for each other, not for a row: they get longer."""
+    if config.database_url.startswith("sqlite"):
+        return min(timedelta(seconds=15), config.lease / 2)
+    return config.session_timeout
 
 
 def of(app: Any) -> Runtime:
