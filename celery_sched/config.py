@@ -234,7 +234,8 @@ def _contradictions(config: Config) -> list[str]:
     if config.poll_interval > config.lease / 6:
         problems.append(
             f"sched_poll_interval {config.poll_interval.total_seconds():g} s is more than a sixth of "
-            f"sched_lease ({config.lease.total_seconds():g} s): at most {(config.lease / 6).total_seconds():g} s"
+            f"sched_lease ({config.lease.total_seconds():g} s): at most "
+            f"{(config.lease / 6).total_seconds():g} s"
         )
     return problems
 

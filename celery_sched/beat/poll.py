@@ -30,8 +30,8 @@ from celery_sched.store.settle import Settlement, settle
 
 logger = logging.getLogger("celery_sched.beat")
 T = TypeVar("T")
-PLANS = 10
-"""Most plan batches in one poll: a burst never keeps the sweep and the claims waiting."""
+PLANS = 2
+"""Most plan batches in one poll: a burst never keeps the sweep and the claims waiting for long."""
 SOON = timedelta(milliseconds=20)
 """Pause while there is more to do at once."""
 
