@@ -75,7 +75,7 @@ def test_a_short_job_ends_before_the_server(deployment: Deployment) -> None:
 
 
 def test_hung_jobs_do_not_hold_it_up(deployment: Deployment) -> None:
-    """Jobs that hang, and programs of theirs that ignore signals, are stopped; what waits behind them stays."""
+    """Hung jobs, and programs of theirs that ignore signals, are stopped; what waits behind them stays."""
     with serving(deployment, "--no-flower", "--concurrency", "2") as server:
         for name in ("stubborn", "sleeper", "sleeper", "quick"):
             assert 0 == deployment.sched("run", name).code
