@@ -422,9 +422,18 @@ def _problems(tx: Tx, now: datetime, config: Any, alive: Sequence[Node], late: f
         problems.append(f"the oldest due job has waited for {late:.0f} s")
     if not config.enabled:
         problems.append("sched_enabled is off: nothing is planned, claimed or swept")
+    known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
+    consumed = {queue for node in workers for queue in node.facts.get("queues", ())}
     for row in jobs.every(tx, config.app):
         if row.status == JobStatus.ERROR:
             problems.append(f"job {row.name!r} is in error: {row.status_reason}")
+        if row.status != JobStatus.ACTIVE:
+            continue
+        queue = row.options.get("queue")
+        if workers and consumed and queue is not None and queue not in consumed:
+            problems.append(f"job {row.name!r} goes to queue {queue!r}, which no worker consumes")
+        if row.pool not in known:
+            problems.append(f"job {row.name!r} has pool {row.pool!r}, which does not exist: it never runs")
     held_up = runs.unreceived(tx, config.app, now - config.lease)
     if workers and held_up:
         names = ", ".join(sorted({job for job, _ in held_up}))

@@ -99,7 +99,9 @@ for _ = 1, held do
   truth[ARGV[at]] = true
   local score = redis.call('ZSCORE', KEYS[1], ARGV[at])
   if not score then drift = drift + 1 end
-  if not score or tonumber(score) ~= tonumber(ARGV[at + 1]) then redis.call('ZADD', KEYS[1], ARGV[at + 1], ARGV[at]) end
+  if not score or tonumber(score) ~= tonumber(ARGV[at + 1]) then
+    redis.call('ZADD', KEYS[1], ARGV[at + 1], ARGV[at])
+  end
   at = at + 2
 end
 for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do

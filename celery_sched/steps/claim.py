@@ -1,4 +1,4 @@
-"""Claim: queued runs that are ready take a lease, a token, a slot and, without `concurrent`, the job's lock."""
+"""Claim: queued runs take a lease, a token, a slot and, without `concurrent`, the job's lock."""
 
 from __future__ import annotations
 

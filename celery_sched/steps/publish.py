@@ -52,7 +52,7 @@ class Publisher:
 
         Asked before anything is claimed: while the broker is away, runs wait as ``queued`` and hold nothing.
         """
-        if self._producer is not None and self._connection.connected:
+        if self._producer is not None and self._is_alive():
             return None
         self.close()
         try:
@@ -65,6 +65,11 @@ class Publisher:
             self.close()
             return f"{type(error).__name__}: {error}"
         return None
+
+    def _is_alive(self) -> bool:
+        """Whether the connection still stands, as far as this side can tell without a round trip."""
+        connection = self._connection
+        return bool(connection.connected and connection.transport.verify_connection(connection.connection))
 
     def close(self) -> None:
         """Close the connection; errors of a connection that is broken anyway are of no interest."""

@@ -18,7 +18,7 @@ from celery_sched.store.tables import run
 
 @dataclass(frozen=True)
 class Received:
-    """``taken`` are kept alive by this worker from now on; ``refused`` are not (duplicate, stale, stopped)."""
+    """``taken`` are kept alive by this worker now; ``refused`` are not (duplicate, stale, stopped)."""
 
     taken: tuple[RunKey, ...] = ()
     refused: tuple[RunKey, ...] = ()

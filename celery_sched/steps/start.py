@@ -88,7 +88,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
 
 
 def runtime_limit(config: Config, max_runtime: float | None, time_limit: float | None) -> timedelta:
-    """How long a body may run: a job's ``max_runtime`` only extends the setting, ``time_limit`` is absolute."""
+    """How long a body may run: ``max_runtime`` only extends the setting, ``time_limit`` is absolute."""
     limit = max(config.max_runtime, timedelta(seconds=max_runtime or 0))
     return limit if time_limit is None else min(limit, timedelta(seconds=time_limit))
 

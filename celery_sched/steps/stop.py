@@ -1,4 +1,4 @@
-"""Stop: somebody asks that a run ends. A waiting run ends at once; a running one when its worker killed it."""
+"""Stop: a run is asked to end. A waiting one ends at once; a running one when its worker killed it."""
 
 from __future__ import annotations
 

@@ -82,17 +82,29 @@ class Database:
         """Like :meth:`run` for reading only (on SQLite it takes no write lock)."""
         return self._attempt(work, limit, write=False)
 
+    def clock_ahead(self) -> timedelta:
+        """How far the database's clock is ahead of this host's; zero within the error of the measurement."""
+        self.read(lambda tx, now: now)  # connecting is not part of what is measured
+        before = datetime.now(UTC)
+        there = self.read(lambda tx, now: now)
+        after = datetime.now(UTC)
+        return there - min(max(there, before), after)
+
     def dispose(self) -> None:
         """Close the pool's connections."""
         self.engine.dispose()
 
     def _attempt(self, work: Callable[[Tx, datetime], T], limit: float | None, *, write: bool) -> T:
+        limit = limit or self._limit
+        until = time.monotonic() + limit
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with self._transaction(limit or self._limit, write=write) as (tx, now):
+                with self._transaction(limit, write=write) as (tx, now):
                     return work(tx, now)
             except DBAPIError as error:
-                if attempt < ATTEMPTS and self.dialect.is_expected(error):
+                # several lock waits in a row would outlast what one caller may take
+                again = attempt < ATTEMPTS and time.monotonic() < until
+                if again and self.dialect.is_expected(error):
                     # full jitter: two that met once should not meet again
                     time.sleep(random.uniform(0, 0.02 * 2**attempt))
                     continue

@@ -270,7 +270,7 @@ def take(tx: Tx, now: datetime, claims: Mapping[JobId, tuple[int, Token | None, 
 
 
 def unlock(tx: Tx, holders: Collection[tuple[JobId, Token]]) -> None:
-    """Free these jobs' locks where these tokens hold them (a successor's lock has another token and stays)."""
+    """Free these jobs' locks where these tokens hold them (a successor's has another token and stays)."""
     if holders:
         tx.execute(
             update(job)

@@ -28,7 +28,7 @@ def lock(tx: Tx, app: str, names: Collection[str]) -> dict[str, int]:
         .order_by(pool.c.name)
         .with_for_update()
     )
-    return {name: slots for name, slots in rows}
+    return {row.name: row.slots for row in rows}
 
 
 def ensure(tx: Tx, app: str, name: str, slots: int) -> None:
