@@ -237,6 +237,11 @@ class Transport(virtual.Transport):
             else:
                 logger.error("the embedded broker's folder %s is missing: waiting for it", self.folders.root)
 
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        """None: there is no host, and kombu warns at each connection about one that it assumes."""
+        return {}
+
     def driver_version(self) -> str:
         """There is no driver."""
         return "N/A"
