@@ -50,66 +50,72 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
     active = runs.active_by_job(tx, [JobId(row.id) for row in rows])
     new: list[dict[str, Any]] = []
     new_gaps: list[Mapping[str, Any]] = []
-    moves: list[tuple[Any, misfire.Due, int]] = []
+    moves: list[jobs.Advance] = []
+    decided: list[tuple[str, misfire.Due]] = []
     errors: list[tuple[str, str]] = []
     for row in rows:
+        job_id = JobId(row.id)
         try:
             definition = jobs.definition_of(row)
             due = _due(row, definition, now)
         except Exception as error:  # one job's bad schedule never stops another's
             reason = f"{type(error).__name__}: {error}"
             errors.append((row.name, reason))
-            jobs.advance(
-                tx,
-                row,
-                next_run_at=None,
-                mark=row.last_scheduled_for,
-                skipped=0,
-                status=JobStatus.ERROR,
-                reason=reason,
+            moves.append(
+                jobs.Advance(
+                    job_id, row.version, None, row.last_scheduled_for, status=JobStatus.ERROR, reason=reason
+                )
             )
             continue
-        made, skipped = _rows(row, definition, due, now, active.get(JobId(row.id)))
+        made, skipped = _rows(row, definition, due, now, active.get(job_id))
         new += made
         if due.gap is not None:
             new_gaps.append(_gap_row(row, due.gap, now))
-        moves.append((row, due, skipped + len(due.missed) + (due.gap.count if due.gap else 0)))
+        decided.append((row.name, due))
+        moves.append(_advance(row, due, skipped + _missed(due)))
     # a row edited by plain SQL may lead to an occurrence that has its run already
     known = runs.existing_keys(tx, [made["occurrence_key"] for made in new])
     new = [made for made in new if made["occurrence_key"] not in known]
     runs.add(tx, new)
     gaps.add(tx, new_gaps)
-    more = len(rows) == BATCH
-    for row, due, not_run in moves:
-        done = due.next_run_at is None
-        if not jobs.advance(
-            tx,
-            row,
-            next_run_at=due.next_run_at,
-            mark=due.mark,
-            skipped=not_run,
-            status=JobStatus.EXPIRED if done else JobStatus.ACTIVE,
-            reason="the schedule has no further occurrence" if done else None,
-        ):
-            raise RuntimeError(f"job {row.name!r} changed under its row lock")
-        more = more or (due.next_run_at is not None and due.next_run_at <= now)
+    matched = jobs.advance(tx, moves)
+    if matched != len(moves):
+        raise RuntimeError(f"{matched} of {len(moves)} locked jobs matched while planning")
     queued = sum(made["status"] == RunStatus.QUEUED.value for made in new)
     return Planned(
         planned=queued,
         skipped=len(new) - queued,
-        missed=sum(len(due.missed) + (due.gap.count if due.gap else 0) for _, due, _ in moves),
+        missed=sum(_missed(due) for _, due in decided),
         errors=tuple(errors),
-        frequent=tuple(_frequent(moves)),
-        more=more,
+        frequent=tuple(_frequent(decided)),
+        more=len(rows) == BATCH
+        or any(due.next_run_at is not None and due.next_run_at <= now for _, due in decided),
     )
 
 
-def _frequent(moves: Sequence[tuple[Any, misfire.Due, int]]) -> Iterator[tuple[str, float]]:
-    for row, due, _ in moves:
+def _missed(due: misfire.Due) -> int:
+    return len(due.missed) + (due.gap.count if due.gap else 0)
+
+
+def _advance(row: Any, due: misfire.Due, not_run: int) -> jobs.Advance:
+    done = due.next_run_at is None
+    return jobs.Advance(
+        JobId(row.id),
+        row.version,
+        due.next_run_at,
+        due.mark,
+        skipped=not_run,
+        status=JobStatus.EXPIRED if done else JobStatus.ACTIVE,
+        reason="the schedule has no further occurrence" if done else None,
+    )
+
+
+def _frequent(decided: Sequence[tuple[str, misfire.Due]]) -> Iterator[tuple[str, float]]:
+    for name, due in decided:
         if due.next_run_at is not None and due.mark is not None:
             pause = due.next_run_at - due.mark
             if pause < FREQUENT:
-                yield row.name, pause.total_seconds()
+                yield name, pause.total_seconds()
 
 
 def _due(row: Any, definition: JobDefinition, now: datetime) -> misfire.Due:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Row, case, delete, func, insert, literal, select, update
+from sqlalchemy import Row, bindparam, case, delete, func, insert, literal, select, update
 
 from celery_sched.model import (
     Job,
@@ -214,33 +214,48 @@ def count_due(tx: Tx, app: str, now: datetime) -> int:
     ).scalar_one()
 
 
-def advance(
-    tx: Tx,
-    row: Row[Any],
-    *,
-    next_run_at: datetime | None,
-    mark: datetime | None,
-    skipped: int,
-    status: JobStatus = JobStatus.ACTIVE,
-    reason: str | None = None,
-) -> bool:
-    """Move a planned job on: its next instant, its high-water mark, its skips.
+@dataclass(frozen=True)
+class Advance:
+    """Where a planned job goes on: its next instant, its mark, how many occurrences did not run."""
 
-    False when its definition changed since it was read (its version): nothing of this plan holds then.
-    """
-    result = tx.execute(
+    job_id: JobId
+    version: int
+    next_run_at: datetime | None
+    mark: datetime | None
+    skipped: int = 0
+    status: JobStatus = JobStatus.ACTIVE
+    reason: str | None = None
+
+
+def advance(tx: Tx, moves: Sequence[Advance]) -> int:
+    """Move planned jobs on; return how many matched. One whose definition changed (its version) does not."""
+    if not moves:
+        return 0
+    statement = (
         update(job)
-        .where(job.c.id == row.id, job.c.version == row.version)
+        .where(job.c.id == bindparam("its_id"), job.c.version == bindparam("its_version"))
         .values(
-            next_run_at=next_run_at,
-            last_scheduled_for=mark,
-            skipped_count=job.c.skipped_count + skipped,
-            status=status.value,
-            status_reason=reason,
+            next_run_at=bindparam("its_next"),
+            last_scheduled_for=bindparam("its_mark"),
+            skipped_count=job.c.skipped_count + bindparam("its_skipped"),
+            status=bindparam("its_status"),
+            status_reason=bindparam("its_reason"),
             version=job.c.version + 1,
         )
     )
-    return result.rowcount == 1
+    rows = [
+        {
+            "its_id": move.job_id,
+            "its_version": move.version,
+            "its_next": move.next_run_at,
+            "its_mark": move.mark,
+            "its_skipped": move.skipped,
+            "its_status": move.status.value,
+            "its_reason": move.reason,
+        }
+        for move in moves
+    ]
+    return tx.execute(statement, rows).rowcount
 
 
 def take(tx: Tx, now: datetime, claims: Mapping[JobId, tuple[int, Token | None, RunId | None]]) -> int:
