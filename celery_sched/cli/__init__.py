@@ -5,13 +5,18 @@ no other part of the scheduler; a command's file is imported when that command i
 
 Exit codes: 0 done; 1 failed, or not healthy; 2 usage, or a value that is refused (then stdout is empty).
 Data goes to stdout, talk to stderr.
+
+Flower has no plugin hook: as this module is imported by ``celery -A APP flower`` too, it is here that Flower
+gets our pages, before it starts.
 """
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -94,3 +99,8 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 @click.group(cls=Commands)
 def sched() -> None:
     """Jobs, runs and schedulers of celery_sched."""
+
+
+# Not `import`: the dashboard speaks the same JSON as the commands, so it imports from this package.
+if "flower" in sys.argv and find_spec("flower") is not None:
+    import_module("celery_sched.dashboard").install()

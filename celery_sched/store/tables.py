@@ -186,6 +186,7 @@ run = Table(
     Index(None, "app", "status", "lease_expires_at"),
     Index(None, "job_id", "status"),
     Index(None, "app", "queued_at"),
+    Index(None, "app", "job", "queued_at"),  # the newest runs of one job, however rare it is
     Index(None, "finished_at"),
     CheckConstraint(
         f"(finished_at IS NOT NULL) = (status IN ({_quoted(TERMINAL)}))", name="finished_iff_terminal"

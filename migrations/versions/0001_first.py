@@ -164,6 +164,7 @@ def upgrade() -> None:
     index("sched_run", "app", "status", "lease_expires_at")
     index("sched_run", "job_id", "status")
     index("sched_run", "app", "queued_at")
+    index("sched_run", "app", "job", "queued_at")
     index("sched_run", "finished_at")
 
     op.create_table(

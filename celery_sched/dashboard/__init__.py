@@ -1,0 +1,30 @@
+"""*Schedules* among Flower's own pages: the jobs, their runs, and what people may do with them.
+
+Flower has no plugin hook. What is used instead: ``flower.urls.handlers`` and ``flower.urls.settings`` are a
+plain list and a plain dictionary, which its application reads when it starts. None of its files is changed.
+"""
+
+from __future__ import annotations
+
+
+def install() -> None:
+    """Give Flower the pages; call it before Flower starts (``celery -A APP flower`` does). May be repeated.
+
+    Importing Flower costs a moment, so nothing of it is imported before this call.
+    """
+    from flower import urls
+    from tornado.web import url
+
+    from celery_sched.dashboard import handlers
+    from celery_sched.dashboard.pages import PageLoader
+
+    if any(getattr(rule, "name", None) == handlers.JOBS for rule in urls.handlers):
+        return
+    # before Flower's own: its last rule takes every address
+    urls.handlers[0:0] = [
+        url(r"/schedules", handlers.JobsPage, name=handlers.JOBS),
+        url(r"/schedules/(.+)", handlers.JobPage, name=handlers.JOB),
+        url(r"/api/schedules", handlers.JobsApi, name=handlers.API),
+    ]
+    # Flower's other pages get their navigation through this; ours bring the loader themselves.
+    urls.settings.setdefault("template_loader", PageLoader(urls.settings["template_path"]))
