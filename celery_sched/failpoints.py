@@ -9,6 +9,7 @@ commas; ``name=kill@3`` acts at the third time the place is reached.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 
@@ -56,15 +57,15 @@ def _counted(action: Callable[[], None], nth: int) -> Callable[[], None]:
 
 
 def _arm_from_environment(text: str) -> None:
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, action = part.partition("=")
-        action, _, nth = action.partition("@")
-        arm(
-            name,
-            _counted({"kill": _kill, "raise": _raise}[action], int(nth or 1))
-            if nth
-            else {"kill": _kill, "raise": _raise}[action],
-        )
+    actions = {"kill": _kill, "raise": _raise}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        found = re.fullmatch(r"([^=@]+)=(kill|raise)(?:@([1-9][0-9]*))?", part)
+        if found is None:
+            raise ValueError(
+                f"CELERY_SCHED_FAILPOINTS has {part!r}: write name=kill, name=raise or name=kill@3"
+            )
+        name, action, nth = found.groups()
+        arm(name, _counted(actions[action], int(nth)) if nth else actions[action])
 
 
 _arm_from_environment(os.environ.get("CELERY_SCHED_FAILPOINTS", ""))

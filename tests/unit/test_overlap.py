@@ -1,0 +1,54 @@
+"""Overlap: an occurrence comes while the job has active runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_sched.model import Misfire, Overlap
+from celery_sched.rules.overlap import Decision, decide
+
+LIVE = "0b8c2f4e"
+SKIPPED = Decision(False, f"overlap: run {LIVE} is active")
+
+
+def full(active: int, limit: int) -> Decision:
+    return Decision(False, f"queue_full: {active} runs of the job are active, max_queued is {limit}")
+
+
+@pytest.mark.parametrize(
+    ("overlap", "misfire", "active", "expected"),
+    [
+        # nothing is active: every policy runs
+        ("skip", "once", 0, Decision(True)),
+        ("queue", "once", 0, Decision(True)),
+        ("concurrent", "once", 0, Decision(True)),
+        # one is: the table of A45
+        ("skip", "once", 1, SKIPPED),
+        ("skip", "skip", 1, SKIPPED),
+        ("queue", "once", 1, Decision(True)),
+        ("concurrent", "once", 1, Decision(True)),
+        # catching up implies queueing: else all but the first would be skipped
+        ("skip", "all", 1, Decision(True)),
+        # one runs, three wait: no more may (max_queued 3)
+        ("queue", "once", 3, Decision(True)),
+        ("queue", "once", 4, full(4, 3)),
+        ("skip", "all", 3, Decision(True)),
+        ("skip", "all", 4, full(4, 3)),
+        ("concurrent", "once", 1000, Decision(True)),
+        ("skip", "once", 1000, SKIPPED),
+    ],
+)
+def test_the_table(overlap: str, misfire: str, active: int, expected: Decision) -> None:
+    """A45: what each policy does; skipped and full queues say why, with the run in the way or the numbers."""
+    live = LIVE if active else None
+    assert expected == decide(Overlap(overlap), Misfire(misfire), active, 3, live)
+
+
+@given(st.sampled_from(Overlap), st.sampled_from(Misfire), st.integers(0, 10_000), st.integers(1, 10_000))
+def test_what_is_not_queued_says_why(overlap: Overlap, misfire: Misfire, active: int, limit: int) -> None:
+    """An occurrence is queued, or there is a reason; an idle job's occurrence is always queued."""
+    decision = decide(overlap, misfire, active, limit, LIVE)
+    assert decision.queue is (decision.reason is None)
+    assert decision.queue or active > 0
