@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
 
+import pytest
+from celery import Celery
+from celery.bin.celery import celery
+from click.testing import CliRunner
+
+from celery_sched import runtime
 from tests.e2e.deployment import Deployment
 
 JOB_FIELDS = {
@@ -157,18 +168,39 @@ def test_the_life_of_a_job(migrated: Deployment) -> None:
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
-def test_refused_values(migrated_known: Deployment, arguments: list[str], said: str) -> None:
+def test_refused_values(app_here: Path, arguments: list[str], said: str) -> None:
     """A refused value is exit code 2 with a message that names it; nothing on stdout, nothing written."""
-    answer = migrated_known.sched(*arguments)
-    assert (2, "") == (answer.code, answer.out), answer.err
-    assert (True, False) == (said in answer.err, "Traceback" in answer.err), answer.err
-    assert [("known", 1)] == migrated_known.rows("SELECT name, version FROM sched_job")
-    assert [("add",)] == migrated_known.rows("SELECT action FROM sched_audit")
+    answer = CliRunner().invoke(celery, ["-A", APP_HERE, "sched", *arguments])
+    assert (2, "") == (answer.exit_code, answer.stdout), answer.output
+    assert (True, False) == (said in answer.stderr, "Traceback" in answer.stderr), answer.stderr
+    with closing(sqlite3.connect(app_here / "sched.sqlite3")) as database:
+        assert [("known", 1)] == database.execute("SELECT name, version FROM sched_job").fetchall()
+        assert [("add",)] == database.execute("SELECT action FROM sched_audit").fetchall()
+
+
+APP_HERE = "celery_sched_test_app"
 
 
 @pytest.fixture(scope="module")
-def migrated_known(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """A folder with a database and one job, which no test here changes."""
+def app_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Somebody's app in this process, which saves a second a command, with a database and one job."""
+    home = tmp_path_factory.mktemp("known")
+    module = ModuleType(APP_HERE)
+    module.app = Celery("here", set_as_current=False)  # type: ignore[attr-defined]
+    module.app.conf.update(sched_home=str(home), broker_url="memory://")
+    sys.modules[APP_HERE] = module
+    add = ["jobs", "add", "known", "--task", "celery.backend_cleanup", "--schedule", "every 1h"]
+    for arguments in (["migrate"], add):
+        answer = CliRunner().invoke(celery, ["-A", APP_HERE, "sched", *arguments])
+        assert 0 == answer.exit_code, answer.output
+    yield home
+    runtime.of(module.app).close()
+    del sys.modules[APP_HERE]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A folder with a database and one job that is not due soon."""
     deployment = Deployment(tmp_path_factory.mktemp("known"))
     assert 0 == deployment.sched("migrate").code
     add = ("jobs", "add", "known", "--task", "celery_sched.ping", "--schedule", "every 1h")
@@ -192,17 +224,17 @@ def test_next_is_pure(deployment: Deployment) -> None:
     assert [] == list(deployment.folder.iterdir())
 
 
-def test_next_without_an_app(deployment: Deployment) -> None:
-    """A wrong time of `once` is in the past: an empty list, and for people a sentence."""
+def test_next_of_a_schedule_that_is_over(deployment: Deployment) -> None:
+    """There is no further instant: an empty list for programs, a sentence for people."""
     past = ("next", "once 2020-01-01T00:00:00Z")
     assert [] == deployment.sched(*past, "--json").json
     answer = deployment.sched(*past)
     assert (0, "", True) == (answer.code, answer.out, "never" in answer.err)
 
 
-def test_runs_without_a_scheduler(migrated_known: Deployment) -> None:
+def test_runs_without_a_scheduler(known: Deployment) -> None:
     """A run by hand is queued; waiting for it says at once that nobody will start it; it can be cancelled."""
-    run = migrated_known.sched("run", "known", "--json").json
+    run = known.sched("run", "known", "--json").json
     assert ("queued", "manual", 1, set()) == (
         run["status"],
         run["trigger"],
@@ -210,38 +242,38 @@ def test_runs_without_a_scheduler(migrated_known: Deployment) -> None:
         RUN_FIELDS - set(run),
     )
     # overlap is "skip": the waiting run is in the way
-    refused = migrated_known.sched("run", "known", "--wait", "--timeout", "2s")
+    refused = known.sched("run", "known", "--wait", "--timeout", "2s")
     assert (1, True) == (refused.code, run["id"] in refused.err)
 
-    [listed] = migrated_known.sched("runs", "--job", "known", "--json").json
+    [listed] = known.sched("runs", "--job", "known", "--json").json
     assert run["id"] == listed["id"]
-    assert run["id"] in migrated_known.sched("runs").out
-    cancelled = migrated_known.sched("cancel", run["id"], "--reason", "a test", "--json").json
+    assert run["id"] in known.sched("runs").out
+    cancelled = known.sched("cancel", run["id"], "--reason", "a test", "--json").json
     assert ("cancelled", True) == (cancelled["status"], "a test" in cancelled["reason"])
-    again = migrated_known.sched("cancel", run["id"])
+    again = known.sched("cancel", run["id"])
     assert (2, True) == (again.code, "cancelled already" in again.err)
-    assert [] == migrated_known.sched("runs", "--status", "queued", "--json").json
+    assert [] == known.sched("runs", "--status", "queued", "--json").json
 
-    waiting = migrated_known.sched("run", "known", "--wait", "--timeout", "1s")
+    waiting = known.sched("run", "known", "--wait", "--timeout", "1s")
     assert 1 == waiting.code
     assert ("No scheduler is alive" in waiting.err, "still queued" in waiting.err) == (True, True)
-    [left] = migrated_known.sched("runs", "--status", "queued", "--json").json
-    assert 0 == migrated_known.sched("cancel", left["id"]).code
+    [left] = known.sched("runs", "--status", "queued", "--json").json
+    assert 0 == known.sched("cancel", left["id"]).code
 
 
-def test_status_without_a_scheduler(migrated_known: Deployment) -> None:
+def test_status_without_a_scheduler(known: Deployment) -> None:
     """Nobody is there to plan: not healthy, exit code 1, and the problem is named."""
-    answer = migrated_known.sched("status", "--json")
+    answer = known.sched("status", "--json")
     status = answer.json
     assert (1, False, set()) == (answer.code, status["healthy"], STATUS_FIELDS - set(status))
     assert ([], []) == (status["schedulers"], status["workers"])
-    for_people = migrated_known.sched("status")
+    for_people = known.sched("status")
     assert (1, True) == (for_people.code, status["problems"][0] in for_people.out)
 
 
-def test_stop_where_nothing_runs(migrated_known: Deployment) -> None:
+def test_stop_where_nothing_runs(known: Deployment) -> None:
     """There is nothing to wait for: it says so and succeeds at once."""
-    answer = migrated_known.sched("stop", "--all", "--wait")
+    answer = known.sched("stop", "--all", "--wait")
     assert (0, True) == (answer.code, "nothing to stop" in answer.err)
 
 

@@ -34,6 +34,13 @@ def serving(deployment: Deployment, *arguments: str) -> Iterator[Process]:
         yield server
 
 
+def hurry(server: Process, deployment: Deployment) -> None:
+    """Stop it at once, where how it stops is not what is tested."""
+    server.popen.send_signal(signal.SIGINT)
+    server.wait_for("stopping (once more: at once)")
+    stop(server, deployment, signal.SIGINT)
+
+
 def stop(server: Process, deployment: Deployment, number: signal.Signals) -> None:
     """Stop it; it must end within its time, with exit code 0, leaving no process and no run behind."""
     begun = time.monotonic()
@@ -47,8 +54,7 @@ def stop(server: Process, deployment: Deployment, number: signal.Signals) -> Non
     assert [] == deployment.rows("SELECT name FROM sched_node"), server.text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_an_idle_server_stops(deployment: Deployment, number: signal.Signals) -> None:
+def test_an_idle_server_stops(deployment: Deployment) -> None:
     """It makes the database and says so, runs a job from start to end, and stops cleanly."""
     with serving(deployment, "--no-flower") as server:
         assert "the database is at" in server.text()
@@ -60,7 +66,7 @@ def test_an_idle_server_stops(deployment: Deployment, number: signal.Signals) ->
         )
         status = deployment.sched("status")
         assert 0 == status.code, status.out
-        stop(server, deployment, number)
+        stop(server, deployment, signal.SIGINT)
         assert "scheduler |" in server.text()
         assert "worker    |" in server.text()
 
@@ -112,7 +118,7 @@ def test_what_waited_runs_after_the_next_start(deployment: Deployment) -> None:
             60,
             "the run that waited to succeed",
         )
-        stop(server, deployment, signal.SIGTERM)
+        hurry(server, deployment)
 
 
 def test_asked_twice_it_stops_at_once(deployment: Deployment) -> None:
@@ -120,10 +126,8 @@ def test_asked_twice_it_stops_at_once(deployment: Deployment) -> None:
     with serving(deployment, "--no-flower") as server:
         assert 0 == deployment.sched("run", "sleeper").code
         wait_until(lambda: (deployment.folder / "sleeping").exists(), 30, "the job to start")
-        server.popen.send_signal(signal.SIGINT)
-        server.wait_for("stopping (once more: at once)")
         begun = time.monotonic()
-        stop(server, deployment, signal.SIGINT)
+        hurry(server, deployment)
         assert time.monotonic() - begun < 5
         assert [("cancelled",)] == deployment.rows("SELECT status FROM sched_run")
 
@@ -135,7 +139,7 @@ def test_one_server_a_home(deployment: Deployment) -> None:
         assert (1, "") == (second.code, second.out)
         assert (f"pid {server.popen.pid}" in second.err, str(deployment.home) in second.err) == (True, True)
         assert server.popen.poll() is None
-        stop(server, deployment, signal.SIGTERM)
+        hurry(server, deployment)
 
 
 def test_a_process_that_dies_ends_the_server(deployment: Deployment) -> None:
