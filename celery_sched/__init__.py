@@ -6,6 +6,9 @@ the stand-alone ``app`` (for ``celery -A celery_sched ...``) is made when it is 
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -22,18 +25,44 @@ _HOMES = {
     "Context": "celery_sched.context",
     "InvalidValue": "celery_sched.errors",
     "SchedulerError": "celery_sched.errors",
-    "client": "celery_sched.client",
     "job": "celery_sched.decorators",
     "setup": "celery_sched.app",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name (or make the stand-alone ``app``) when it is first used."""
-    from importlib import import_module
-
-    if name in ("app", "celery"):
+    """Import a public name when it is first used."""
+    if name == "celery":
         return import_module("celery_sched.app").standalone()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'celery_sched' has no attribute {name!r}")
+
+
+class _Package(ModuleType):
+    """``client`` and ``app`` are these objects, for ever.
+
+    Python sets a submodule as an attribute of its package when it is imported: ``from celery_sched import
+    client`` would give the module ``celery_sched.client``, which has no ``add``.
+    """
+
+    @property
+    def client(self) -> Any:
+        """The client of Celery's current app."""
+        return import_module("celery_sched.client").client
+
+    @client.setter
+    def client(self, module: ModuleType) -> None:
+        """The import of the submodule: nothing to keep."""
+
+    @property
+    def app(self) -> Any:
+        """The stand-alone Celery app, made when it is first asked for."""
+        return import_module("celery_sched.app").standalone()
+
+    @app.setter
+    def app(self, module: ModuleType) -> None:
+        """The import of the submodule: nothing to keep."""
+
+
+sys.modules[__name__].__class__ = _Package

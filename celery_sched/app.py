@@ -68,8 +68,9 @@ def setup(app: Celery) -> None:
     """Make a Celery app's workers and schedulers work with celery_sched.
 
     May be called at any time and again: before or after the app is configured, finalized, or its tasks are
-    made. Settings (``sched_*``) are read, and wrong ones refused, when they are first needed. Where the app
-    names no ``beat_scheduler``, ``celery beat`` uses ours; ``beat -S sched`` always does.
+    made. Settings (``sched_*``) are read, and wrong ones refused, when they are first needed. The scheduler
+    is started with ``celery -A proj beat -S sched`` (or ``beat_scheduler = "sched"`` in the settings): an
+    app's own ``beat_schedule`` is not taken over by this call.
     """
     if not isinstance(app, Celery):
         raise TypeError(f"setup() takes a Celery app, not {app!r}")
@@ -77,7 +78,6 @@ def setup(app: Celery) -> None:
         if app in _set_up:
             return
         worker.install(app)
-        app.add_defaults(lambda: {"beat_scheduler": SCHEDULER})
         app.task(name=f"{NAME}.ping", shared=False)(ping)
         _set_up.add(app)
 
@@ -111,7 +111,8 @@ def _make() -> Celery:
     if module is not None:
         app.config_from_object(module)
     given = {} if module is None else {key.lower(): value for key, value in vars(module).items()}
-    app.add_defaults(lambda: _defaults(given, os.environ))
+    # what Celery calls defaults wins over the configuration module: only what that leaves open
+    app.add_defaults(lambda: {k: v for k, v in _defaults(given, os.environ).items() if k not in given})
     setup(app)
 
     def import_tasks(**_: Any) -> None:
