@@ -61,7 +61,8 @@ def ensure_folders(home: Path) -> Path:
 def embedded_broker(home: Path) -> dict[str, object]:
     """Celery's settings for the embedded broker below ``home``. Touches no file (:func:`ensure_folders`)."""
     options = {"folder": str(broker_folder(home)), "polling_interval": POLLING_INTERVAL}
-    return {"broker_url": f"{SCHEME}://", "broker_transport_options": options}
+    # a host, because kombu warns at each connection without one
+    return {"broker_url": f"{SCHEME}://localhost//", "broker_transport_options": options}
 
 
 def embedded_result_backend(home: Path) -> str:

@@ -114,13 +114,13 @@ def console(ctx: click.Context) -> Console:
 
 def print_table(ctx: click.Context, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows below their column names. A cell may be a ``(text, style)`` pair."""
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, column in enumerate(columns, 1):
+        # the first, a name or an id, stays in one piece, so that it can be copied
+        table.add_column(column, overflow="fold", no_wrap=place == 1 or column == "status")
     for row in rows:
         cells = [cell if isinstance(cell, tuple) else (cell, "") for cell in row]
         table.add_row(*(Text(clean("" if text is None else str(text)), style=style) for text, style in cells))
@@ -164,7 +164,9 @@ def distance(value: datetime, now: datetime) -> str:
         if amount:
             parts.append(f"{amount}{unit}")
         elif parts:
-            break  # 2d and 5 s is 2d
+            break  # 2h and 5 s is 2h
+        if unit == "d" and amount > 1:
+            break
     text = "".join(parts[:2])
     if not text:
         return "now"

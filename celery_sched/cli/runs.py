@@ -52,18 +52,7 @@ def runs_command(ctx: click.Context, job: str | None, status: str | None, limit:
     if not runs:
         say("There are no such runs." if job or status else "There are no runs yet.")
         return
-    columns = (
-        "id",
-        "job",
-        "scheduled for",
-        "trigger",
-        "status",
-        "attempt",
-        "started",
-        "took",
-        "worker",
-        "remark",
-    )
+    columns = ("id", "job", "status", "scheduled for", "took", "remark")
     print_table(ctx, columns, [run_row(run) for run in runs])
 
 
@@ -72,15 +61,17 @@ def run_row(run: Run) -> tuple[object, ...]:
     return (
         run.id,
         (run.job, "bold"),
-        local(run.scheduled_for),
-        run.trigger.value,
         coloured(run.status),
-        run.attempt,
-        local(run.started_at),
+        local(run.scheduled_for),
         took(run),
-        run.worker,
-        short(run.reason or run.error, 80),
+        remark(run),
     )
+
+
+def remark(run: Run) -> str:
+    """Its attempt where it is not the first, and why it ended so; ``sched runs --json`` has the rest."""
+    attempt = "" if run.attempt == 1 else f"attempt {run.attempt} "
+    return attempt + short(run.reason or run.error, 80)
 
 
 def took(run: Run) -> str:
