@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from celery_sched.errors import InvalidConfig, InvalidValue
 
 ENVIRONMENT_PREFIX = "CELERY_SCHED_"
 SETTING_PREFIX = "sched_"
+LONGEST_APP = 100
+SHORTEST_LEASE = timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ def _text(value: Any, what: str) -> str:
     return value.strip()
 
 
-def _optional_text(value: Any, what: str) -> str | None:
-    return None if value in (None, "") else _text(value, what)
+def _app(value: Any, what: str) -> str:
+    name = _text(value, what)
+    if len(name) > LONGEST_APP or not name.isprintable():
+        raise InvalidValue(what, value, f"at most {LONGEST_APP} printable characters")
+    return name
 
 
 def _folder(value: Any, what: str) -> Path:
@@ -65,50 +70,53 @@ def _folder(value: Any, what: str) -> Path:
 
 
 def _truth(value: Any, what: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {
-        "true": True,
-        "1": True,
-        "yes": True,
-        "on": True,
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
-    if isinstance(value, str) and value.strip().lower() in known:
-        return known[value.strip().lower()]
-    raise InvalidValue(what, value, "true or false")
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    found = value if isinstance(value, bool) else words.get(str(value).strip().lower())
+    if found is None or not isinstance(value, bool | str):
+        raise InvalidValue(what, value, "true or false")
+    return found
 
 
 def _count(value: Any, what: str) -> int:
-    allowed = "a whole number from 1 to 100000"
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidValue(what, value, allowed)
-    try:
-        number = int(value)
-    except ValueError:
-        raise InvalidValue(what, value, allowed) from None
-    if not 1 <= number <= 100_000:
-        raise InvalidValue(what, value, allowed)
+    number = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        number = int(value) if len(value.strip()) < 10 else None
+    if number is None or not 1 <= number <= 100_000:
+        raise InvalidValue(what, value, "a whole number from 1 to 100000")
     return number
 
 
 def _redis(value: Any, what: str) -> str | None:
-    url = _optional_text(value, what)
-    if url and not url.startswith(("redis://", "rediss://", "unix://")):
-        raise InvalidValue(what, value, "a redis://, rediss:// or unix:// URL, or nothing")
+    if value == "":
+        return None
+    url = _text(value, what)
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise InvalidValue(what, _unsecret(url), "a redis://, rediss:// or unix:// URL, or nothing")
     return url
 
 
 def _database(value: Any, what: str) -> str:
     url = _text(value, what)
-    if url.split(":", 1)[0].split("+", 1)[0] not in ("sqlite", "postgresql", "mysql", "mariadb"):
-        raise InvalidValue(
-            what, url.split("@")[-1], "an SQLAlchemy URL of postgresql, mariadb, mysql or sqlite"
-        )
+    scheme, separator, rest = url.partition("://")
+    kind = scheme.partition("+")[0]
+    allowed = (
+        "an SQLAlchemy URL of postgresql, mariadb, mysql or sqlite, such as postgresql+psycopg://host/name"
+    )
+    if not separator or kind not in ("sqlite", "postgresql", "mysql", "mariadb"):
+        hint = "Write postgresql:// for postgres://." if kind == "postgres" else ""
+        raise InvalidValue(what, _unsecret(url), allowed, hint)
+    if kind == "sqlite" and (rest.strip("/") in ("", ":memory:") or "mode=memory" in rest):
+        hint = "Name a file: sqlite:////var/lib/sched.sqlite3."
+        raise InvalidValue(what, url, "schedulers and workers share it, so it is not in memory", hint)
     return url
+
+
+def _unsecret(url: str) -> str:
+    """A URL without user and password, for messages."""
+    return url.rpartition("@")[2]
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class Setting:
 SETTINGS = (
     Setting(
         "app",
-        _text,
+        _app,
         None,
         "app the jobs belong to; two apps may share one database (default: the Celery app's main name)",
     ),
@@ -195,47 +203,57 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
         except InvalidValue as error:
             values[setting.name] = None
             problems.append(str(error))
-    problems += _unknown(conf, environ)
+    problems += _unknown(conf, environ) + _contradictions(values["lease"], values["poll_interval"])
+    if values["app"] is None and main:
+        try:
+            values["app"] = _app(main, "the Celery app's name")
+        except InvalidValue as error:
+            problems.append(f"{error} Or set {SETTING_PREFIX}app.")
     if problems:
         raise InvalidConfig(problems)
-    values["app"] = values["app"] or main or "celery"
+    values["app"] = values["app"] or "celery"
     values["database_url"] = values["database_url"] or f"sqlite:///{values['home'] / 'sched.sqlite3'}"
-    config = Config(**values)
-    problems = _contradictions(config)
-    if problems:
-        raise InvalidConfig(problems)
-    return config
+    return Config(**values)
 
 
 def _unknown(conf: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    known = [field.name for field in fields(Config)]
+    """Settings that nobody reads: unknown ones, and known ones in a spelling that Celery does not look up."""
+    namespace = getattr(conf, "prefix", None) or ""  # with its underscore: "CELERY_"
+    prefix = namespace + (SETTING_PREFIX.upper() if namespace.isupper() else SETTING_PREFIX)
+    read = {_spelled(form, name) for form in (prefix, SETTING_PREFIX) for name in DEFAULTS}
     problems = []
-    given = [(key, key[len(SETTING_PREFIX) :]) for key in conf if str(key).startswith(SETTING_PREFIX)]
-    given += [
-        (key, key[len(ENVIRONMENT_PREFIX) :].lower())
-        for key in environ
-        if key.startswith(ENVIRONMENT_PREFIX) and key != "CELERY_SCHED_FAILPOINTS"
-    ]
-    for shown, name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = ""
-            if near:
-                right = near[0] if shown.islower() else near[0].upper()
-                hint = f" Did you mean {shown[: -len(name)]}{right}?"
-            problems.append(f"{shown} is not a setting.{hint}")
+    for key in sorted(map(str, conf)):
+        form = next((form for form in (prefix, SETTING_PREFIX) if key.startswith(form)), None)
+        known = key.lower().removeprefix(ENVIRONMENT_PREFIX.lower()).removeprefix(SETTING_PREFIX)
+        if key in read or (form is None and (known == key.lower() or known not in DEFAULTS)):
+            continue
+        problems.append(_no_setting(key, known if form is None else key[len(form) :].lower(), prefix))
+    for variable in sorted(environ):
+        name = variable[len(ENVIRONMENT_PREFIX) :].lower()
+        if variable.startswith(ENVIRONMENT_PREFIX) and name not in (*DEFAULTS, "failpoints"):
+            problems.append(_no_setting(variable, name, ENVIRONMENT_PREFIX))
     return problems
 
 
-def _contradictions(config: Config) -> list[str]:
+def _spelled(form: str, name: str) -> str:
+    return form + (name.upper() if form.isupper() else name)
+
+
+def _no_setting(shown: str, name: str, form: str) -> str:
+    near = difflib.get_close_matches(name, DEFAULTS, 1)
+    if near:
+        return f"{shown} is not a setting. Did you mean {_spelled(form, near[0])}?"
+    return f"{shown} is not a setting. There are: {', '.join(_spelled(form, known) for known in DEFAULTS)}."
+
+
+def _contradictions(lease: timedelta | None, poll_interval: timedelta | None) -> list[str]:
     problems = []
-    if config.lease < timedelta(seconds=3):
-        problems.append(f"sched_lease {config.lease.total_seconds():g} s is too short: at least 3 s")
-    if config.poll_interval > config.lease / 6:
+    if lease is not None and lease < SHORTEST_LEASE:
+        problems.append(f"sched_lease {lease.total_seconds():g} s is too short: at least 3 s.")
+    if lease is not None and poll_interval is not None and poll_interval > lease / 6:
         problems.append(
-            f"sched_poll_interval {config.poll_interval.total_seconds():g} s is more than a sixth of "
-            f"sched_lease ({config.lease.total_seconds():g} s): at most "
-            f"{(config.lease / 6).total_seconds():g} s"
+            f"sched_poll_interval {poll_interval.total_seconds():g} s is more than a sixth of sched_lease "
+            f"({lease.total_seconds():g} s): at most {(lease / 6).total_seconds():g} s."
         )
     return problems
 
