@@ -167,7 +167,7 @@ class Scheduler(CeleryScheduler):
         """Run the doctor beside the first polls: a slow check must not delay the first job."""
         try:
             for finding in doctor.examine(self._runtime, self.app):
-                if finding.level != "ok":
+                if finding.level in ("warning", "error"):
                     logger.warning("doctor: %s: %s", finding.subject, finding.message)
         except Exception:
             logger.exception("the doctor could not examine this set-up")

@@ -33,7 +33,13 @@ def broker(app: Celery) -> list[Finding]:
 
     why = within(PATIENCE, connect)
     if why is not None:
-        return [Finding("warning", "broker", f"{url} cannot be reached: {why}. Runs wait until it is back.")]
+        return [
+            Finding(
+                "warning",
+                "broker",
+                f"{url} cannot be reached: {why.rstrip('.')}. Runs wait until it is back.",
+            )
+        ]
     return [Finding("ok", "broker", f"{url} answers")]
 
 
@@ -55,7 +61,9 @@ def redis_slots(runtime: Runtime) -> list[Finding]:
     why = within(PATIENCE, ping)
     shown = maybe_sanitize_url(url)
     if why is not None:
-        message = f"{shown} (sched_redis_url) cannot be reached: {why}. The database counts meanwhile."
+        message = (
+            f"{shown} (sched_redis_url) cannot be reached: {why.rstrip('.')}. The database counts meanwhile."
+        )
         return [Finding("warning", "redis", message)]
     return [Finding("ok", "redis", f"{shown} answers")]
 

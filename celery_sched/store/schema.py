@@ -11,7 +11,6 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from alembic.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import (
     JSON,
@@ -23,7 +22,9 @@ from sqlalchemy import (
     Table,
     delete,
     false,
+    func,
     insert,
+    inspect,
     literal,
     null,
     select,
@@ -103,8 +104,9 @@ def scripts() -> Path:
 
 def current(tx: Tx) -> str | None:
     """The revision this database is at; ``None``: it has no tables of ours."""
-    revisions = MigrationContext.configure(tx, opts={"version_table": VERSION_TABLE}).get_current_heads()
-    return revisions[0] if revisions else None
+    if not inspect(tx).has_table(VERSION_TABLE):
+        return None
+    return tx.execute(select(func.max(_VERSION.c.version_num))).scalar()
 
 
 def check(tx: Tx, app: str = "celery_sched") -> None:
