@@ -29,15 +29,12 @@ from celery_sched.steps.finish import Outcome, celery_retry, finish
 from celery_sched.steps.start import Started, Verdict, start
 from celery_sched.worker import keepers, message, outcomes
 from celery_sched.worker.keeper import Keeper
+from celery_sched.worker.request import OutOfMemory
 
 logger = logging.getLogger("celery_sched.worker")
 PAUSE = 0.25
 """Seconds between two tries while the database is away."""
 _NAME = "__trace__"
-
-
-class OutOfMemory(Exception):
-    """The task ran out of memory. Not a ``MemoryError``: that one stops Celery's whole worker."""
 
 
 class Gate:

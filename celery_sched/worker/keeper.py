@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any, TypeVar
 
 from celery.worker import state
@@ -46,6 +47,17 @@ SOON = 0.05
 """Seconds between two tries at something that ends in a moment."""
 
 
+class Absent(Enum):
+    """What to do when no process is in the body of a run that shall end."""
+
+    FORGET = "forget"
+    """Its child settles it, or has."""
+    WAIT = "wait"
+    """The body may begin in a moment: look again as long as its message is here."""
+    WRITE = "write"
+    """The child is known to die: it settles nothing itself."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """A run of this worker that shall end. ``outcome`` is written after the kill; ``None`` writes nothing."""
@@ -53,8 +65,7 @@ class Ending:
     key: RunKey
     outcome: Outcome | None
     why: str
-    pid: int | None = None
-    """The child, where it is known that it dies; the outcome is written once it is dead."""
+    absent: Absent = Absent.FORGET
 
 
 class Keeper:
@@ -119,7 +130,7 @@ class Keeper:
             for key in self._live():
                 place = self.board.find(key)
                 if place is not None and place.pid != self.pid:
-                    self._wanted.append(Ending(key, outcome, "the worker was shut down", place.pid))
+                    self._wanted.append(Ending(key, outcome, "the worker was shut down", Absent.WRITE))
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -339,10 +350,8 @@ class Keeper:
             return True
         if came is Kill.NOT_NOW:
             return False
-        dead = ending.pid is not None and not _alive(ending.pid)
-        if came is Kill.NOT_THERE and not dead:
-            # in its body never, not yet or no longer: a child that lives settles its own outcome
-            return ending.pid is None or key not in live
+        if came is Kill.NOT_THERE and ending.absent is not Absent.WRITE:
+            return ending.absent is Absent.FORGET or key not in live
         if ending.outcome is not None:
             self._outcomes.append((key, ending.outcome))
         return True
@@ -362,12 +371,3 @@ def _layers(keys: Mapping[RunKey, Any]) -> list[dict[RunId, RunKey]]:
         else:
             layers.append({key.id: key})
     return layers
-
-
-def _alive(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() not in killer.DEAD)
-    except psutil.NoSuchProcess:
-        return False

@@ -16,7 +16,11 @@ from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 from celery_sched.worker import keepers, message, outcomes
-from celery_sched.worker.keeper import Ending, Keeper
+from celery_sched.worker.keeper import Absent, Ending, Keeper
+
+
+class OutOfMemory(Exception):
+    """A run ran out of memory. Not a ``MemoryError``: that one stops Celery's whole worker."""
 
 
 class Settling:
@@ -30,18 +34,19 @@ class Settling:
     def on_failure(self: Any, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         run = self._run()
         inherited = super().on_failure  # type: ignore[misc]
+        error = outcomes.unwrapped(exc_info)
+        if run is not None and isinstance(error, MemoryError):
+            # passed on it would stop the whole worker, and its message would come again
+            error = OutOfMemory(f"the task ran out of memory: {error}")
+            exc_info = outcomes.info_of(error)
         if run is None or return_ok:  # told by the child, which has settled it
             return inherited(exc_info, send_failed_event, return_ok)
         keeper, key = run
-        error = outcomes.unwrapped(exc_info)
         ending = keeper.killed(key)
         if ending is not None and isinstance(error, Terminated | WorkerLostError):
             return self._on_killed(ending)
-        if isinstance(error, MemoryError):
-            # passed on it would stop the whole worker, and its message would come again
-            text = f"the child process ran out of memory: {error}"
-            self._end(keeper, key, RunStatus.FAILED, text)
-            exc_info = outcomes.info_of(WorkerLostError(text))
+        if isinstance(error, OutOfMemory):
+            self._end(keeper, key, RunStatus.FAILED, outcomes.text_of(error))
         elif isinstance(error, TimeLimitExceeded):
             self._end(keeper, key, RunStatus.TIMED_OUT, f"ran longer than its time limit ({error})")
         elif isinstance(error, Terminated):
@@ -64,11 +69,13 @@ class Settling:
         elif not self._already_cancelled:
             super()._announce_revoked("terminated", True, "SIGKILL", False)  # type: ignore[misc]
 
-    def _end(self: Any, keeper: Keeper, key: RunKey, status: RunStatus, text: str) -> None:
+    def _end(
+        self: Any, keeper: Keeper, key: RunKey, status: RunStatus, text: str, absent: Absent = Absent.WRITE
+    ) -> None:
         """Have a run settled once its child is dead, and what the child started with it."""
         cancelled = status is RunStatus.CANCELLED
         outcome = Outcome(status, error=None if cancelled else text, reason=text)
-        keeper.end(Ending(key, outcome, text, self.worker_pid))
+        keeper.end(Ending(key, outcome, text, absent))
 
     def terminate(self: Any, pool: Any, signal: Any = None) -> None:
         """Celery's remote control: kill exactly this run, and announce it when it is dead."""
@@ -78,7 +85,7 @@ class Settling:
         elif self.time_start is None:
             self._terminate_on_ack = pool, signal
         else:
-            self._end(*run, RunStatus.CANCELLED, "terminated by Celery's remote control")
+            self._end(*run, RunStatus.CANCELLED, "terminated by Celery's remote control", Absent.WAIT)
 
     def cancel(self: Any, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
         """A cold shutdown, or a lost broker connection where the app wants its tasks cancelled then."""

@@ -152,15 +152,17 @@ def sleeps(seconds: float, child: str | None = None) -> str:
 
 @app.task
 def until_lost(seconds: float) -> str:
-    """Ends when it is told that its lease is gone."""
+    """Ends two seconds after it is told that its lease is gone."""
     note("until_lost")
     ctx = current.get()
     assert ctx is not None
     end = time.monotonic() + seconds
     while not ctx.lost and time.monotonic() < end:
         time.sleep(0.02)
-    (FOLDER / "saw").write_text(str(ctx.lost))
-    return "lost" if ctx.lost else "kept"
+    lost = ctx.lost
+    time.sleep(2)
+    (FOLDER / "saw").write_text(str(lost))
+    return "lost" if lost else "kept"
 
 
 @app.task

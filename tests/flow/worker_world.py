@@ -1,4 +1,4 @@
-"""A real database, a real broker, real workers; what a scheduler would do is done by the test, step by step."""
+"""A real database, a real broker, real workers; what a scheduler would do, the test does step by step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class Worker:
 
         def there() -> bool:
             if self.process.poll() is not None and text not in self.text():
-                raise AssertionError(f"the worker ended with {self.process.returncode}\n{self.text()[-3000:]}")
+                code = self.process.returncode
+                raise AssertionError(f"the worker ended with {code}\n{self.text()[-3000:]}")
             return text in self.text()
 
         try:
