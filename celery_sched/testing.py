@@ -62,7 +62,7 @@ class ManualScheduler:
     def poll(self) -> Polled:
         """One poll: sweep, plan, claim, publish."""
         now = self.clock()
-        if self._greeted is None or now - self._greeted >= self._hello:
+        if self._greeted is None or abs(now - self._greeted) >= self._hello:
             # what real time does in a real scheduler: it says hello once per sixth of the lease
             self._poll.greet_at_next_poll()
             self._greeted = now

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_
-
 from celery_sched.config import Config
 from celery_sched.model import Dispatch, JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.store import apps, jobs, runs
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Row, Tx
 from celery_sched.store.settle import Settlement, settle, settle_waiting
 from celery_sched.store.tables import run
 
@@ -26,7 +24,7 @@ MOST_PUBLISHES = 3
 class Swept:
     """``settled`` runs (run row, status, reason) and ``republish``, under the same tokens."""
 
-    settled: tuple[tuple[Row[Any], RunStatus, str], ...] = ()
+    settled: tuple[tuple[Row, RunStatus, str], ...] = ()
     republish: tuple[Dispatch, ...] = ()
     more: bool = False
 
@@ -39,22 +37,24 @@ class Outage:
     begun: bool = False
 
 
-def outage(tx: Tx, now: datetime, config: Config, row: Row[Any], clock_jumped: bool) -> Outage:
+def outage(tx: Tx, now: datetime, config: Config, row: Row, clock_jumped: bool) -> Outage:
     """After a pause of all passes, or a jump of the database's clock, hold the sweep back for one lease.
 
-    Guard: compare-and-set on ``sweep_not_before``, never while one is pending.
+    Guard: compare-and-set on ``sweep_not_before``, never while one is pending. One that lies further ahead
+    than a lease was written by a clock that was put right since.
     Locks: the app's row.
     If it dies here: nothing was written; the next pass sees the same pause.
     """
     seen = row.sweep_not_before
-    if seen is not None and seen > now:
+    until = now + config.lease
+    if seen is not None and now < seen <= until:
         return Outage(seen)
     # an app that never passed has nothing in flight; and right after one hold ends, passes have been
     # written all along, so that no second one follows by itself
     paused = row.last_pass_at is not None and now - row.last_pass_at > config.lease / 2
-    if not (paused or clock_jumped):
+    ahead = seen is not None and seen > until
+    if not (paused or clock_jumped or ahead):
         return Outage(None)
-    until = now + config.lease
     if apps.hold_sweep(tx, now, config.app, seen, until):
         return Outage(until, begun=True)
     fresh = apps.get(tx, config.app)
@@ -75,7 +75,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
     mine = [run_id for run_id, job_id in found if job_id in job_rows]
     rows = runs.lock(tx, run.c.id.in_(mine) & runs.expired(config.app, now), skip_locked=True)
     settlements: list[Settlement] = []
-    settled: list[tuple[Row[Any], RunStatus, str]] = []
+    settled: list[tuple[Row, RunStatus, str]] = []
     republish: list[Dispatch] = []
     for row in rows:
         verdict = judge(row, now)
@@ -94,7 +94,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
             tx,
             RunStatus.DISPATCHED,
             sources={RunStatus.DISPATCHED},
-            match=and_(runs.held_by([dispatch.key for dispatch in republish]), guard),
+            match=runs.held_by([dispatch.key for dispatch in republish]) & guard,
             values={
                 "lease_expires_at": now + config.lease,
                 "published_at": None,

@@ -1,0 +1,131 @@
+"""What must always hold, read off the tables (design, section 9). At rest: also what Redis counts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from sqlalchemy import select
+
+from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, HELD, TERMINAL, RunStatus
+from celery_sched.store.engine import Database
+from celery_sched.store.tables import gap, job, pool, run
+
+SKIPPED, SUCCEEDED = RunStatus.SKIPPED, RunStatus.SUCCEEDED
+
+
+def check(database: Database, *, cap: bool = True, pruned: bool = False, redis_url: str | None = None) -> None:
+    """Raise ``AssertionError`` with everything that is wrong.
+
+    :param cap: compare with the pools' slots (not after a pool was made smaller).
+    :param pruned: finished runs were deleted, so that statistics count more than there is.
+    :param redis_url: nothing is under way any more; the sets in there must be the held runs.
+    """
+    wrong = list(violations(database, cap=cap, pruned=pruned, redis_url=redis_url))
+    assert [] == wrong, "\n".join(wrong)
+
+
+def violations(
+    database: Database, *, cap: bool = True, pruned: bool = False, redis_url: str | None = None
+) -> Iterator[str]:
+    """Each thing that is wrong, in words."""
+    # one transaction of one snapshot, else a run that moves meanwhile is seen half here and half there
+    with database.engine.connect().execution_options(**_snapshot(database)) as tx:
+        tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool)]
+    jobs, runs, gaps, pools = tables
+    for row in runs:
+        yield from _run(row)
+    for row in jobs:
+        mine = [found for found in runs if found.job_id == row.id]
+        yield from _lock(row, mine)
+        yield from _occurrences(row, mine)
+        yield from _statistics(row, mine, sum(found.count for found in gaps if found.job_id == row.id), pruned)
+    held: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in runs:
+        if row.status in HELD:
+            held[row.app, row.pool].add(row.id)
+    for row in pools:
+        taken = held[row.app, row.name]
+        if cap and len(taken) > row.slots:
+            yield f"pool {row.name!r}: {len(taken)} runs hold its {row.slots} slots"
+        if redis_url is not None:
+            counted = _members(redis_url, row.app, row.name)
+            if counted != taken:
+                yield f"pool {row.name!r}: Redis has {sorted(counted)}, the rows {sorted(taken)}"
+
+
+def _snapshot(database: Database) -> dict[str, Any]:
+    if database.dialect.row_locks:
+        return {"isolation_level": "REPEATABLE READ"}
+    return {"sched_write": False}
+
+
+def _run(row: Any) -> Iterator[str]:
+    name = f"run {row.id} of {row.job!r} ({row.status})"
+    held, over = row.status in HELD, row.status in TERMINAL
+    if over != (row.finished_at is not None):
+        yield f"{name}: finished_at is {row.finished_at}"
+    if held != (row.token is not None) or held != (row.lease_expires_at is not None):
+        yield f"{name}: token {row.token}, lease {row.lease_expires_at}"
+    if row.holds_job is not None and (not held or row.holds_job != row.job_id):
+        yield f"{name}: holds_job is {row.holds_job}"
+    if held and (row.fence is None or row.dispatched_at is None):
+        yield f"{name}: fence {row.fence}, dispatched_at {row.dispatched_at}"
+    if row.status == RunStatus.RUNNING:
+        if None in (row.started_at, row.worker, row.deadline_at):
+            yield f"{name}: started_at {row.started_at}, worker {row.worker}, deadline {row.deadline_at}"
+        elif row.lease_expires_at > row.deadline_at:
+            yield f"{name}: its lease outlasts its deadline"
+    if row.attempt < 1 or row.publish_count < 0 or row.retries < 0:
+        yield f"{name}: attempt {row.attempt}, publishes {row.publish_count}, retries {row.retries}"
+
+
+def _lock(row: Any, runs: list[Any]) -> Iterator[str]:
+    name = f"job {row.name!r}"
+    held = [found for found in runs if found.status in HELD]
+    if row.overlap != "concurrent":
+        if len(held) > 1:
+            yield f"{name} ({row.overlap}) has {len(held)} held runs"
+        for found in held:
+            if found.holds_job is None:
+                yield f"{name}: run {found.id} does not hold it"
+    holders = [(found.id, found.token) for found in held if found.holds_job is not None]
+    lock = [] if row.lock_token is None else [(row.locked_by, row.lock_token)]
+    if holders != lock:
+        yield f"{name}: its lock is {lock}, its holders are {holders}"
+    fences = Counter(found.fence for found in runs if found.fence is not None)
+    if any(count > 1 for count in fences.values()) or max(fences, default=0) > row.fence:
+        yield f"{name}: fence {row.fence}, its runs have {dict(fences)}"
+
+
+def _occurrences(row: Any, runs: list[Any]) -> Iterator[str]:
+    planned = [found for found in runs if found.trigger_kind == "schedule"]
+    for instant, count in Counter(found.scheduled_for for found in planned).items():
+        if count > 1:
+            yield f"job {row.name!r}: {count} runs for {instant}"
+        if row.last_scheduled_for is None or instant > row.last_scheduled_for:
+            yield f"job {row.name!r}: a run for {instant}, but its mark is {row.last_scheduled_for}"
+
+
+def _statistics(row: Any, runs: list[Any], in_gaps: int, pruned: bool) -> Iterator[str]:
+    name = f"job {row.name!r}"
+    stated = (row.run_count, row.success_count, row.failure_count, row.skipped_count)
+    if min(stated) < 0 or row.run_count != row.success_count + row.failure_count:
+        yield f"{name}: run, success, failure, skipped counts are {stated}"
+    by_status = Counter(found.status for found in runs)
+    counted = (
+        sum(by_status[status] for status in FINISHED_RUNS),
+        by_status[SUCCEEDED],
+        sum(by_status[status] for status in FAILURES),
+        by_status[SKIPPED] + in_gaps,
+    )
+    if not pruned and stated != counted:
+        yield f"{name}: counts are {stated}, the rows say {counted}"
+
+
+def _members(url: str, app: str, name: str) -> set[str]:
+    with redis.Redis.from_url(url, decode_responses=True) as connection:
+        found: Any = connection.zrange(f"celery_sched:{{{app}:{name}}}:inflight", 0, -1)
+        return set(found)

@@ -1,0 +1,111 @@
+"""The invariants themselves: each notices the row that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests import invariants
+from tests.store.world import START, Bench
+
+
+def _cap(bench: Bench) -> str:
+    bench.claimed("other")
+    bench.client.resize_pool("default", 1)
+    return "hold its 1 slots"
+
+
+def _lock_without_run(bench: Bench) -> str:
+    bench.set_job("waiting", lock_token="t", locked_by="r")
+    return "its lock is [('r', 't')], its holders are []"
+
+
+def _run_without_lock(bench: Bench) -> str:
+    bench.set_job("job", lock_token=None, locked_by=None)
+    return "its lock is [], its holders are [("
+
+
+def _holder_of_nothing(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, holds_job=None)
+    return "does not hold it"
+
+
+def _two_holders(bench: Bench) -> str:
+    bench.claimed("two", overlap="concurrent")
+    bench.again("two")
+    bench.set_job("two", overlap="skip")
+    return "has 2 held runs"
+
+
+def _statistics(bench: Bench) -> str:
+    bench.set_job("job", success_count=1, run_count=1)
+    return "counts are (1, 1, 0, 0), the rows say (0, 0, 0, 0)"
+
+
+def _sum(bench: Bench) -> str:
+    bench.set_job("job", failure_count=-1)
+    return "run, success, failure, skipped counts are (0, 0, -1, 0)"
+
+
+def _same_fence(bench: Bench) -> str:
+    bench.set_job("job", fence=0)
+    return "fence 0, its runs have {1: 1}"
+
+
+def _two_runs_of_an_occurrence(bench: Bench) -> str:
+    bench.set_run(bench.client.run("waiting").id, trigger_kind="schedule", scheduled_for=START)
+    bench.set_run(bench.client.run("waiting").id, trigger_kind="schedule", scheduled_for=START)
+    return "2 runs for 2026-03-02 12:00:00"
+
+
+def _mark(bench: Bench) -> str:
+    bench.set_job("job", last_scheduled_for=START - timedelta(hours=1))
+    return "a run for 2026-03-02 12:00:00+00:00, but its mark is 2026-03-02 11:00:00"
+
+
+def _running_without_deadline(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, deadline_at=None)
+    return "deadline None"
+
+
+def _lease_past_deadline(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, deadline_at=START)
+    return "its lease outlasts its deadline"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """SQLite: the point here is the check, not the database."""
+    made = Bench(f"sqlite:///{tmp_path / 'sched.sqlite3'}", tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _cap,
+        _lock_without_run,
+        _run_without_lock,
+        _holder_of_nothing,
+        _two_holders,
+        _statistics,
+        _sum,
+        _same_fence,
+        _two_runs_of_an_occurrence,
+        _mark,
+        _running_without_deadline,
+        _lease_past_deadline,
+    ],
+)
+def test_damage_is_noticed(bench: Bench, damage: Callable[[Bench], str]) -> None:
+    """A table that breaks an invariant is reported, and an undamaged one is not."""
+    bench.running()
+    bench.client.add("waiting", task="t.ok", schedule="every 1h", overlap="queue")
+    invariants.check(bench.database)
+    expected = damage(bench)
+    found = list(invariants.violations(bench.database))
+    assert [True] == [expected in text for text in found if expected in text], found

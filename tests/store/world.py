@@ -1,0 +1,279 @@
+"""A small deployment on one real database: schedulers turned by hand, a broker of folders, simulated workers.
+
+A worker here is a node id and the steps that a real one takes; real workers are tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from celery import Celery
+from sqlalchemy import event, update
+
+from celery_sched import runtime as runtimes
+from celery_sched.config import load
+from celery_sched.model import Dispatch, Job, NodeId, RunId, RunKey
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.steps.claim import claim
+from celery_sched.steps.finish import Finished, Outcome, finish
+from celery_sched.steps.mark import mark_published
+from celery_sched.steps.plan import plan
+from celery_sched.steps.receive import Received, receive
+from celery_sched.steps.renew import Renewed, renew
+from celery_sched.steps.start import Started, Verdict, start
+from celery_sched.steps.sweep import Swept, sweep
+from celery_sched.store import apps, pools, runs
+from celery_sched.store.engine import Clock, Database
+from celery_sched.store.tables import job as job_table
+from celery_sched.store.tables import run as run_table
+from celery_sched.testing import START, FakeClock, ManualScheduler
+from celery_sched.transport import embedded_broker, ensure_folders
+from celery_sched.worker.message import key_of
+
+T = TypeVar("T")
+APP = "bench"
+PATIENCE = 30.0
+"""Seconds after which something that should have happened has not."""
+WRITES = ("insert", "update", "delete")
+
+
+class Bench:
+    """One app on one database. ``clock=None``: the database's own clock, as in production."""
+
+    def __init__(
+        self, url: str, folder: Path, *, clock: FakeClock | None = None, real: bool = False, **settings: Any
+    ) -> None:
+        ensure_folders(folder)
+        self.folder = folder
+        self.settings = {
+            **embedded_broker(folder),
+            "sched_database_url": url,
+            "sched_home": str(folder),
+            "sched_max_concurrent_jobs": 5,
+            "sched_lease": 60,
+            **{f"sched_{name}": value for name, value in settings.items()},
+        }
+        self.clock = clock or FakeClock()
+        self._clock: Clock | None = None if real else self.clock
+        self._schedulers: list[ManualScheduler] = []
+        self._databases: list[Database] = []
+        self.scheduler = self.another()
+        self.config, self.client = self.scheduler.config, self.scheduler.client
+        self.database = self.scheduler.database
+        self.database.run(lambda tx, now: apps.ensure(tx, APP))
+        self.database.run(lambda tx, now: pools.ensure(tx, APP, "default", self.config.max_concurrent_jobs))
+        self.node = runtimes.new_node_id()
+
+    def another(self) -> ManualScheduler:
+        """One more scheduler, with connections of its own."""
+        app = Celery(APP, set_as_current=False)
+        app.conf.update(self.settings)
+        runtime = runtimes.make(load(app.conf, app.main), clock=self._clock)
+        made = ManualScheduler(app, clock=self.clock, runtime=runtime)
+        self._schedulers.append(made)
+        return made
+
+    def session(self, seconds: float = 10) -> Database:
+        """One more client of the database, with the same clock."""
+        timeout = timedelta(seconds=seconds)
+        made = Database(self.config.database_url, session_timeout=timeout, clock=self._clock)
+        self._databases.append(made)
+        return made
+
+    def close(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.close()
+        for database in self._databases:
+            database.dispose()
+
+    # -- what a scheduler does, step by step -------------------------------------------------------
+
+    def job(self, name: str = "job", *, schedule: str = "every 1h", **policies: Any) -> Job:
+        """Add a job that is due now."""
+        return self.client.add(name, task="t.ok", schedule=schedule, run_immediately=True, **policies)
+
+    def plan(self) -> int:
+        """How many runs were queued."""
+        return self.database.run(lambda tx, now: plan(tx, now, self.config)).planned
+
+    def claim(
+        self, limit: int = 500, *, database: Database | None = None, pool: str = "default"
+    ) -> tuple[Dispatch, ...]:
+        """What is ready, claimed; the database counts the slots."""
+
+        def work(tx: Any, now: datetime) -> tuple[Dispatch, ...]:
+            candidates = {pool: runs.ready_in(tx, APP, now, pool, limit)}
+            return claim(tx, now, self.config, candidates, count_slots=True).dispatches
+
+        return (database or self.database).run(work)
+
+    def claimed(self, name: str = "job", **policies: Any) -> Dispatch:
+        """A claimed run of a new job."""
+        self.job(name, **policies)
+        self.plan()
+        (found,) = (dispatch for dispatch in self.claim() if dispatch.job == name)
+        return found
+
+    def again(self, name: str = "job") -> Dispatch:
+        """The job's next run, by hand, claimed."""
+        self.client.run(name)
+        (found,) = (dispatch for dispatch in self.claim() if dispatch.job == name)
+        return found
+
+    def running(self, name: str = "job", **policies: Any) -> Dispatch:
+        """A run of a new job that this bench's worker is carrying out."""
+        dispatch = self.claimed(name, **policies)
+        assert Verdict.YOURS == self.start(dispatch.key).verdict
+        return dispatch
+
+    def published(self, *dispatches: Dispatch) -> int:
+        """Mark them as confirmed by the broker; return how many matched."""
+        return self.database.run(lambda tx, now: mark_published(tx, now, self.config, dispatches))
+
+    def sweep(self, database: Database | None = None) -> Swept:
+        return (database or self.database).run(lambda tx, now: sweep(tx, now, self.config))
+
+    # -- what a worker does ------------------------------------------------------------------------
+
+    def messages(self) -> list[RunKey]:
+        """The keys of all messages that are in the broker, taken out of it."""
+        keys = []
+        app = Celery(APP, set_as_current=False)
+        app.conf.update(self.settings)
+        with app.connection_for_read() as connection:
+            channel = connection.default_channel
+            while (message := channel.basic_get("celery", no_ack=True)) is not None:
+                key = key_of(message.headers)
+                assert key is not None
+                keys.append(key)
+        return keys
+
+    def receive(self, *keys: RunKey, node: NodeId | None = None) -> Received:
+        return self.database.run(lambda tx, now: receive(tx, now, self.config, keys, node or self.node))
+
+    def start(self, key: RunKey, node: NodeId | None = None, database: Database | None = None) -> Started:
+        return (database or self.database).run(
+            lambda tx, now: start(tx, now, self.config, key, node or self.node, "worker@test")
+        )
+
+    def renew(self, *keys: RunKey, node: NodeId | None = None, database: Database | None = None) -> Renewed:
+        return (database or self.database).run(
+            lambda tx, now: renew(tx, now, self.config, keys, node or self.node)
+        )
+
+    def finish(
+        self,
+        key: RunKey,
+        status: RunStatus = RunStatus.SUCCEEDED,
+        *,
+        database: Database | None = None,
+        **outcome: Any,
+    ) -> Finished:
+        return (database or self.database).run(
+            lambda tx, now: finish(tx, now, self.config, key, Outcome(status, **outcome), self.node)
+        )
+
+    def work_off(self) -> int:
+        """Carry out every message that is in the broker, as workers would; return how many bodies ran."""
+        bodies = 0
+        for key in self.messages():
+            if self.start(key).verdict is Verdict.YOURS:
+                bodies += 1
+                assert self.finish(key).settled
+        return bodies
+
+    # -- what a test looks at ----------------------------------------------------------------------
+
+    def row(self, run_id: RunId) -> Any:
+        return self.scheduler.row(run_id)
+
+    def job_row(self, name: str = "job") -> Any:
+        return self.scheduler.job_row(name)
+
+    def status(self, run_id: RunId) -> str:
+        return str(self.row(run_id).status)
+
+    def statuses(self) -> list[str]:
+        """Of all runs, sorted."""
+        return sorted(run.status for run in self.scheduler.runs())
+
+    def in_flight(self) -> int:
+        return self.database.read(lambda tx, now: len(runs.held_in_pools(tx, APP)))
+
+    def totals(self) -> Any:
+        return self.database.read(lambda tx, now: apps.get(tx, APP))
+
+    def set_run(self, run_id: RunId, **columns: Any) -> None:
+        """Write columns of a run behind everybody's back."""
+        statement = update(run_table).where(run_table.c.id == run_id).values(**columns)
+        assert 1 == self.database.run(lambda tx, now: tx.execute(statement)).rowcount
+
+    def set_job(self, name: str, **columns: Any) -> None:
+        """Write columns of a job behind everybody's back."""
+        statement = update(job_table).where(job_table.c.name == name).values(**columns)
+        assert 1 == self.database.run(lambda tx, now: tx.execute(statement)).rowcount
+
+    def snapshot(self, run_id: RunId, job: str = "job") -> tuple[Any, Any]:
+        """The run's row and its job's, to see that nothing changed."""
+        return tuple(self.row(run_id)), tuple(self.job_row(job))
+
+
+@pytest.fixture
+def make_bench(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a bench on a new database, once for each kind; the arguments are settings, without ``sched_``."""
+    made: list[Bench] = []
+
+    def make(**settings: Any) -> Bench:
+        made.append(Bench(database_url, tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., Bench]) -> Bench:
+    """A bench with the defaults: cap 5, lease 60 s, a clock that stands still."""
+    return make_bench()
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """Every statement that this client of the database sends within the block."""
+    seen: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        seen.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Do these at the same time, in threads; return what they returned, in order."""
+    barrier = threading.Barrier(len(works))
+
+    def begin(work: Callable[[], T]) -> T:
+        barrier.wait(PATIENCE)
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        return [future.result(PATIENCE * 4) for future in [threads.submit(begin, work) for work in works]]
+
+
+def names(dispatches: Sequence[Dispatch]) -> list[str]:
+    return [dispatch.job for dispatch in dispatches]
+
+
+__all__ = ["APP", "PATIENCE", "START", "Bench", "bench", "make_bench", "names", "statements", "together"]
