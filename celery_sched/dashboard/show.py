@@ -98,11 +98,12 @@ def summary(line: RunLine, now: datetime) -> str:
 
 
 def lease(active: Active, now: datetime) -> str:
-    """``lease ends in 45s``; an expired one waits for the sweep."""
+    """``lease: 45s left``: of the first that ends unless it is renewed; what is over awaits the sweep."""
     if active.lease_expires_at is None:
         return ""
-    over = active.lease_expires_at <= now
-    return f"lease {'ended' if over else 'ends'} {distance(active.lease_expires_at, now)}"
+    if active.lease_expires_at <= now:
+        return "lease: over"
+    return f"lease: {distance(active.lease_expires_at, now).removeprefix('in ')} left"
 
 
 def last_line(text: str | None) -> str:

@@ -131,12 +131,12 @@ class Deployment:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[Process]:
+    def running(self, *arguments: str, app: str = "celery_sched") -> Iterator[Process]:
         """Run ``celery -A celery_sched ...`` beside the test; killed with all it started at the end."""
         log = self.folder / f"{'-'.join(arguments[:2])}.log"
         with log.open("ab") as output:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "celery_sched", *arguments],
+                [sys.executable, "-m", "celery", "-A", app, *arguments],
                 cwd=self.folder,
                 env=self.environ(),
                 stdin=subprocess.DEVNULL,
