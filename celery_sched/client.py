@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError
-
 from celery_sched import runtime as runtimes
 from celery_sched.errors import AlreadyExists, InvalidValue, NotFound, RunRefused, SchedulerError
 from celery_sched.model import (
@@ -41,7 +39,7 @@ from celery_sched.steps import define
 from celery_sched.steps.manual import manual
 from celery_sched.steps.stop import stop
 from celery_sched.store import apps, audit, jobs, nodes, pools, runs
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Conflict, Tx
 from celery_sched.store.tables import run as run_table
 
 ALIVE = 3
@@ -110,7 +108,7 @@ class Client:
 
         try:
             return self._database.run(work)
-        except IntegrityError as error:
+        except Conflict as error:
             raise AlreadyExists("job", name, "It was added in the same moment.") from error
 
     def edit(self, name: str, *, by: str = "python", **changes: Any) -> Job:
@@ -297,16 +295,14 @@ class Client:
         """Schedulers and workers that are alive."""
         return self._database.read(self._alive)
 
-    def stop_nodes(
-        self, node_id: NodeId | None = None, *, kind: NodeKind | None = None, by: str = "python"
-    ) -> None:
-        """Ask one node, or all of the app (of one kind), to stop: schedulers drain, workers finish what runs.
+    def stop_nodes(self, node_id: NodeId | None = None, *, by: str = "python") -> None:
+        """Ask one node, or all of the app, to stop: schedulers drain, workers finish what runs.
 
         :raises NotFound: no such node.
         """
 
         def work(tx: Tx, now: datetime) -> None:
-            alive = [node.id for node in self._alive(tx, now) if kind is None or node.kind is kind]
+            alive = [node.id for node in self._alive(tx, now)]
             for one in alive if node_id is None else [node_id]:
                 if not nodes.request_stop(tx, now, one) and node_id is not None:
                     raise NotFound("node", node_id, "See: sched status.")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row
 
 from celery_sched.config import Config
 from celery_sched.model import JobId, NodeId, RunId
 from celery_sched.store import apps, jobs, nodes, pools, runs
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Row, Tx
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Look:
     """What is to be done now, and when there will be something."""
 
     now: datetime
-    app: Row[Any] | None
+    app: Row | None
     registered: bool
     stop_requested: bool
     expired: bool

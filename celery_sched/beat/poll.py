@@ -136,7 +136,7 @@ class Poll:
     # -- being known -------------------------------------------------------------------------------
 
     def greet_at_next_poll(self) -> None:
-        """Make the next poll note that it passes (for a scheduler turned by hand, whose clock is not ours)."""
+        """Make the next poll note that it passes: a scheduler turned by hand has a clock of its own."""
         self._seen_at = float("-inf")
         self._last_clocks = None
 

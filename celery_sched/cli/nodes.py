@@ -13,7 +13,7 @@ from celery_sched.cli.access import actor, client_of, database_now
 from celery_sched.cli.output import distance, json_option, plain, print_json, print_table, say
 from celery_sched.durations import parse_duration
 from celery_sched.errors import InvalidValue, NotFound
-from celery_sched.model import Node, NodeId
+from celery_sched.model import Node, NodeId, NodeKind
 
 if TYPE_CHECKING:
     from celery_sched.client import Client
@@ -83,11 +83,16 @@ def stop_command(ctx: click.Context, node: str | None, everyone: bool, wait: boo
     if not leaving:
         say("There is nothing to stop: no scheduler and no worker is alive.")
         return
-    client.stop_nodes(None if node is None else leaving[0].id, by=actor())
-    for one in leaving:
-        click.echo(f"asked {one.kind.value} {one.id} ({one.host}, pid {one.pid}) to stop")
+    deadline = time.monotonic() + limit
+    # schedulers first: a worker has drained when nobody claims for it any more
+    for kind in (NodeKind.SCHEDULER, NodeKind.WORKER):
+        asked = [one for one in leaving if one.kind is kind]
+        for one in asked:
+            client.stop_nodes(one.id, by=actor())
+            click.echo(f"asked {one.kind.value} {one.id} ({one.host}, pid {one.pid}) to stop")
+        if wait and asked:
+            wait_until_gone(client, {one.id: one for one in asked}, deadline, limit)
     if wait:
-        wait_until_gone(client, {one.id: one for one in leaving}, limit)
         click.echo("stopped")
 
 
@@ -104,9 +109,8 @@ def find_node(nodes: Sequence[Node], wanted: str) -> Node:
     raise InvalidValue("NODE", wanted, f"{len(found)} nodes begin so", "Give the whole id: see sched status.")
 
 
-def wait_until_gone(client: Client, leaving: dict[NodeId, Node], limit: float) -> None:
-    """Return when all have left; fail, naming those that have not, after ``limit`` seconds."""
-    deadline = time.monotonic() + limit
+def wait_until_gone(client: Client, leaving: dict[NodeId, Node], deadline: float, limit: float) -> None:
+    """Return when all have left; fail, naming those that have not, at the deadline (``limit`` seconds)."""
     while True:
         left = [node for node in client.nodes() if node.id in leaving]
         if not left:

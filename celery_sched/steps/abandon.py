@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, or_, select
-
 from celery_sched.config import Config
 from celery_sched.model import JobId, NodeId, RunId, RunKey, Token
 from celery_sched.rules.transitions import RunStatus
@@ -40,16 +38,10 @@ def abandon(tx: Tx, now: datetime, config: Config, dead: Collection[NodeId], rea
         nodes.leave(tx, node)
     alone = not any(node.last_seen > now - config.lease for node in nodes.every(tx, config.app))
     unstarted = run.c.status == RunStatus.DISPATCHED.value
-    left = and_(
-        run.c.app == config.app,
-        or_(
-            and_(run.c.status == RunStatus.RUNNING.value, run.c.worker.in_(dead)),
-            unstarted if alone else and_(unstarted, run.c.received_by.in_(dead)),
-        ),
-    )
-    jobs.lock(
-        tx, [JobId(found) for found in tx.execute(select(run.c.job_id).where(left).distinct()).scalars()]
-    )
+    running_there = (run.c.status == RunStatus.RUNNING.value) & run.c.worker.in_(dead)
+    waiting_there = unstarted if alone else unstarted & run.c.received_by.in_(dead)
+    left = (run.c.app == config.app) & (running_there | waiting_there)
+    jobs.lock(tx, runs.jobs_of(tx, left))
     rows = runs.lock(tx, left)
     keys = {row.id: RunKey(RunId(row.id), Token(row.token), row.attempt) for row in rows}
     running = [row for row in rows if row.status == RunStatus.RUNNING]

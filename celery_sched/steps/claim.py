@@ -6,15 +6,12 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row
 
 from celery_sched.config import Config
 from celery_sched.model import Dispatch, JobId, Overlap, RunId, RunKey, Token
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import jobs, pools, runs
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Row, Tx
 from celery_sched.store.tables import run
 
 BATCH = 500
@@ -62,7 +59,7 @@ def claim(
     }
     busy = runs.held_jobs(tx, list(rows))
     free = _free_slots(tx, config, candidates) if count_slots else None
-    chosen: list[tuple[Row[Any], Row[Any]]] = []
+    chosen: list[tuple[Row, Row]] = []
     for pool, of_pool in candidates.items():
         left = len(of_pool) if free is None else free.get(pool, 0)
         for run_id, job_id in of_pool:
@@ -86,9 +83,7 @@ def _free_slots(tx: Tx, config: Config, names: Collection[str]) -> dict[str, int
     return {name: count - held.get(name, 0) for name, count in slots.items()}
 
 
-def _write(
-    tx: Tx, now: datetime, config: Config, chosen: Sequence[tuple[Row[Any], Row[Any]]]
-) -> list[Dispatch]:
+def _write(tx: Tx, now: datetime, config: Config, chosen: Sequence[tuple[Row, Row]]) -> list[Dispatch]:
     if not chosen:
         return []
     fences: dict[JobId, int] = {}

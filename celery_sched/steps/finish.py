@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_
-
 from celery_sched.config import Config
 from celery_sched.model import NodeId, RunKey
 from celery_sched.rules.transitions import HELD, RunStatus
@@ -109,7 +107,7 @@ def celery_retry(
         tx,
         RunStatus.DISPATCHED,
         sources={RunStatus.RUNNING},
-        match=and_(runs.held_by([key]), run.c.stop_requested_at.is_(None)),
+        match=runs.held_by([key]) & run.c.stop_requested_at.is_(None),
         values={
             "attempt": key.attempt + 1,
             "eta": eta,

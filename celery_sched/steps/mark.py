@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import and_
-
 from celery_sched.config import Config
 from celery_sched.model import Dispatch, RunKey
 from celery_sched.rules.transitions import RunStatus
@@ -36,7 +34,7 @@ def mark_published(tx: Tx, now: datetime, config: Config, sent: Sequence[Dispatc
             tx,
             RunStatus.DISPATCHED,
             sources={RunStatus.DISPATCHED},
-            match=and_(runs.held_by(keys), run.c.received_at.is_(None)),
+            match=runs.held_by(keys) & run.c.received_at.is_(None),
             values={
                 "published_at": now,
                 "publish_count": run.c.publish_count + 1,

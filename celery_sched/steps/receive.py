@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, or_, select
-
 from celery_sched.config import Config
-from celery_sched.model import NodeId, RunId, RunKey
+from celery_sched.model import NodeId, RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import runs
 from celery_sched.store.engine import Tx
@@ -34,24 +32,16 @@ def receive(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node:
     """
     if not keys:
         return Received()
-    mine = and_(
-        runs.held_by(keys),
-        run.c.stop_requested_at.is_(None),
-        or_(run.c.received_by.is_(None), run.c.received_by == node),
-    )
+    nobody_else = run.c.received_by.is_(None) | (run.c.received_by == node)
     runs.transition(
         tx,
         RunStatus.DISPATCHED,
         sources={RunStatus.DISPATCHED},
-        match=mine,
+        match=runs.held_by(keys) & run.c.stop_requested_at.is_(None) & nobody_else,
         values={"received_by": node, "received_at": now, "lease_expires_at": now + config.lease},
     )
-    rows = tx.execute(
-        select(run.c.id).where(
-            runs.held_by(keys), run.c.received_by == node, run.c.status == RunStatus.DISPATCHED.value
-        )
-    )
-    taken = {RunId(run_id) for run_id in rows.scalars()}
+    mine = (run.c.received_by == node) & (run.c.status == RunStatus.DISPATCHED.value)
+    taken = set(runs.ids(tx, runs.held_by(keys) & mine))
     return Received(
         tuple(key for key in keys if key.id in taken), tuple(key for key in keys if key.id not in taken)
     )

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import and_, or_, select, update
-
 from celery_sched.config import Config
 from celery_sched.model import NodeId, RunId, RunKey
 from celery_sched.rules.transitions import RunStatus
@@ -42,22 +40,12 @@ def renew(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node: N
     """
     if not keys:
         return Renewed(now)
-    here = or_(
-        and_(run.c.status == RunStatus.RUNNING.value, run.c.worker == node, run.c.deadline_at > now),
-        and_(
-            run.c.status == RunStatus.DISPATCHED.value,
-            run.c.received_by == node,
-            or_(run.c.published_at.is_(None), run.c.published_at > now - config.start_timeout),
-        ),
-    )
-    tx.execute(
-        update(run)
-        .where(runs.held_by(keys), run.c.stop_requested_at.is_(None), here)
-        .values(lease_expires_at=runs.earlier(now + config.lease, run.c.deadline_at))
-    )
-    rows = {
-        RunId(row.id): row for row in tx.execute(select(run).where(run.c.id.in_([key.id for key in keys])))
-    }
+    running = (run.c.status == RunStatus.RUNNING.value) & (run.c.worker == node) & (run.c.deadline_at > now)
+    in_time = run.c.published_at.is_(None) | (run.c.published_at > now - config.start_timeout)
+    waiting = (run.c.status == RunStatus.DISPATCHED.value) & (run.c.received_by == node) & in_time
+    alive = runs.held_by(keys) & run.c.stop_requested_at.is_(None) & (running | waiting)
+    runs.extend_leases(tx, alive, now + config.lease)
+    rows = runs.find(tx, [key.id for key in keys])
     leases: dict[RunId, datetime] = {}
     deadlines: dict[RunId, datetime] = {}
     stopped: dict[RunId, str] = {}

@@ -7,15 +7,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, or_, select
-
 from celery_sched.config import Config
 from celery_sched.model import JobId, NodeId, RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import jobs, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
-from celery_sched.store.tables import job, run
+from celery_sched.store.tables import run
 
 
 class Verdict(StrEnum):
@@ -47,11 +45,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
     Locks: the run (and first the job's row, where an outdated run is settled).
     If it dies here: the lease expires and the sweep settles the run as lost.
     """
-    row = tx.execute(
-        select(run, job.c.max_runtime, job.c.time_limit)
-        .outerjoin(job, job.c.id == run.c.job_id)
-        .where(run.c.id == key.id)
-    ).first()
+    row = runs.with_limits(tx, key.id)
     if row is None:
         return Started(Verdict.DROP, "there is no such run", now)
     deadline = now + runtime_limit(config, row.max_runtime, row.time_limit)
@@ -60,11 +54,9 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
         tx,
         RunStatus.RUNNING,
         sources={RunStatus.DISPATCHED},
-        match=and_(
-            runs.held_by([key]),
-            run.c.stop_requested_at.is_(None),
-            or_(run.c.expires_at.is_(None), run.c.expires_at > now),
-        ),
+        match=runs.held_by([key])
+        & run.c.stop_requested_at.is_(None)
+        & (run.c.expires_at.is_(None) | (run.c.expires_at > now)),
         values={
             "started_at": now,
             "worker": node,

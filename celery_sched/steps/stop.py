@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, update
-
 from celery_sched.model import JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.store import jobs, runs
@@ -47,9 +45,7 @@ def stop(tx: Tx, now: datetime, run_id: RunId, by: str, reason: str | None) -> S
         settle_waiting(tx, now, [row], RunStatus.CANCELLED, text, **asked)
         return Stopped(row.status, settled=True)
     key = RunKey(run_id, Token(row.token), row.attempt)
-    tx.execute(
-        update(run).where(and_(runs.held_by([key]), run.c.stop_requested_at.is_(None))).values(**asked)
-    )
+    runs.request_stop(tx, key, asked)
     if row.status == RunStatus.DISPATCHED:
         settle(
             tx,

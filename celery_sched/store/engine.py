@@ -20,7 +20,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import Row as SqlRow
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError  # for those who may not import SQLAlchemy
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from celery_sched.errors import DatabaseUnavailable, InvalidValue
@@ -29,6 +31,9 @@ from celery_sched.store import dialects
 logger = logging.getLogger("celery_sched.store")
 T = TypeVar("T")
 Tx = Connection
+Row = SqlRow[Any]
+Conflict = IntegrityError
+"""A constraint refused a row: somebody else wrote the same in the same moment."""
 Clock = Callable[[], datetime]
 ATTEMPTS = 5
 
@@ -227,6 +232,3 @@ def _forget_after_fork(database: Database) -> None:
             alive.engine.dispose(close=False)
 
     os.register_at_fork(after_in_child=forget)
-
-
-__all__ = ["Clock", "Database", "SQLAlchemyError", "Tx"]

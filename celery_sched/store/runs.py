@@ -84,11 +84,6 @@ def _value(name: str, value: Any) -> Any:
     )
 
 
-def earlier(instant: datetime, column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The earlier of ``instant`` and a column that may be NULL."""
-    return case((column < instant, column), else_=literal(instant, run.c.lease_expires_at.type))
-
-
 def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert runs (``queued`` or ``skipped``)."""
     if rows:
@@ -238,6 +233,40 @@ def find(tx: Tx, ids: Iterable[RunId]) -> dict[RunId, Row[Any]]:
 def pool_of(tx: Tx, run_id: RunId) -> str | None:
     """The pool of a run."""
     return tx.execute(select(run.c.pool).where(run.c.id == run_id)).scalar()
+
+
+def ids(tx: Tx, match: ColumnElement[bool]) -> list[RunId]:
+    """Ids of the runs that match."""
+    return [RunId(run_id) for run_id in tx.execute(select(run.c.id).where(match)).scalars()]
+
+
+def jobs_of(tx: Tx, match: ColumnElement[bool]) -> list[JobId]:
+    """The jobs of the runs that match."""
+    return [JobId(job_id) for job_id in tx.execute(select(run.c.job_id).where(match).distinct()).scalars()]
+
+
+def with_limits(tx: Tx, run_id: RunId) -> Row[Any] | None:
+    """A run's row with its job's ``max_runtime`` and ``time_limit``."""
+    return tx.execute(
+        select(run, job.c.max_runtime, job.c.time_limit)
+        .outerjoin(job, job.c.id == run.c.job_id)
+        .where(run.c.id == run_id)
+    ).first()
+
+
+def extend_leases(tx: Tx, match: ColumnElement[bool], until: datetime) -> int:
+    """Leases of the runs that match end at ``until``, or at their deadline where that is earlier."""
+    earlier = case(
+        (run.c.deadline_at < until, run.c.deadline_at),
+        else_=literal(until, run.c.lease_expires_at.type),
+    )
+    return tx.execute(update(run).where(match).values(lease_expires_at=earlier)).rowcount
+
+
+def request_stop(tx: Tx, key: RunKey, asked: Mapping[str, Any]) -> bool:
+    """Write who asked a run to stop, when and why; the first who asked stays."""
+    statement = update(run).where(held_by([key]), run.c.stop_requested_at.is_(None)).values(**asked)
+    return tx.execute(statement).rowcount == 1
 
 
 def expired(app: str, now: datetime) -> ColumnElement[bool]:
