@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.deployment import Deployment
+from tests.e2e.launch import start
+from tests.e2e.site import SCALED, Site
+
+pytest.register_assert_rewrite("tests.e2e.measurements", "tests.e2e.faults")
 
 
 @pytest.fixture
@@ -21,3 +26,29 @@ def migrated(deployment: Deployment) -> Deployment:
     answer = deployment.sched("migrate")
     assert 0 == answer.code, answer.err
     return deployment
+
+
+@pytest.fixture(params=["postgres", "embedded"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """A deployment under measurement, on PostgreSQL + Redis and on the embedded default."""
+    database = None
+    if request.param == "postgres":
+        database = request.getfixturevalue("postgres")
+        request.getfixturevalue("redis_server")  # skips where Redis is missing
+    made = Site(request.param, tmp_path / "site", SCALED, start, database)
+    yield made
+    if request.node.stash.get(FAILED, False):
+        print(made.report())
+    made.close()
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Remember a failure, so that a fixture can show what its processes logged."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report

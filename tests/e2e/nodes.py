@@ -34,7 +34,7 @@ class NodeFailed(AssertionError):
     """A node ended, or did not do what it should in time; the message ends with its log."""
 
 
-class Process(CeleryTestContainer):
+class Process(CeleryTestContainer):  # type: ignore[misc]  # pytest-celery has no types
     """A process tree behind the interface of a container. Never calls the inherited ``__init__``."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, folder: Path) -> None:
@@ -51,6 +51,7 @@ class Process(CeleryTestContainer):
 
     def start(self) -> None:
         """Start it, again after it has ended."""
+        self._began = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self._command,
@@ -104,10 +105,10 @@ class Process(CeleryTestContainer):
         return self._log.read_text(errors="replace")
 
     def ready(self) -> bool:
-        """Wait until its log says so."""
+        """Wait until its log says so; what it said before a restart does not count."""
         prompt = self.ready_prompt or ""
         until = time.monotonic() + READY
-        while prompt not in self.logs():
+        while prompt.encode() not in self._log.read_bytes()[self._began :]:
             if self.status == "exited":
                 raise NodeFailed(f"{self.name} ended at start\n{self.logs()[-4000:]}")
             if time.monotonic() > until:
@@ -187,20 +188,20 @@ class Process(CeleryTestContainer):
         return code
 
 
-class ProcessWorker(Process, CeleryWorkerContainer):
+class ProcessWorker(Process, CeleryWorkerContainer):  # type: ignore[misc]
     """A ``celery worker`` of the project; command and environment are those of pytest-celery's worker."""
 
-    @classmethod
-    def initial_content(cls, *_: Any, **__: Any) -> dict[str, bytes]:
-        """The project's files, instead of pytest-celery's template."""
-        return {path.name: path.read_bytes() for path in PROJECT.glob("*.py")}
+    @property
+    def ready_prompt(self) -> str:
+        return " ready."
 
 
-class ProcessScheduler(Process):
-    """A ``celery beat`` of the project."""
+class SchedulerCommand(CeleryTestContainer):  # type: ignore[misc]
+    """What the containers of schedulers share."""
 
     @classmethod
     def command(cls, *args: str, **_: Any) -> list[str]:
+        # DEBUG: Celery then logs each turn of the loop, which is how a test sees that it goes on
         return ["celery", "-A", "app", "beat", "-S", "sched", "--loglevel=DEBUG", *args]
 
     @property
@@ -208,7 +209,11 @@ class ProcessScheduler(Process):
         return " of app 'shop'"
 
 
-class ServerContainer(CeleryTestContainer):
+class ProcessScheduler(Process, SchedulerCommand):
+    """A ``celery beat`` of the project."""
+
+
+class ServerContainer(CeleryTestContainer):  # type: ignore[misc]
     """A private server as the container of a broker or backend node. ``url`` is this node's part of it."""
 
     def __init__(self, server: Server, url: str) -> None:
@@ -268,7 +273,7 @@ class ServerContainer(CeleryTestContainer):
         self._server.heal()
 
 
-class SchedulerNode(CeleryTestNode):
+class SchedulerNode(CeleryTestNode):  # type: ignore[misc]
     """A scheduler among pytest-celery's nodes, which knows brokers, backends and workers."""
 
 

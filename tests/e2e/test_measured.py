@@ -1,0 +1,64 @@
+"""The measurements that the scheduler must pass, scaled down: real processes, both set-ups, one body each.
+
+``script/measure`` runs the same bodies as they are written.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import faults, measurements
+from tests.e2e.site import Site
+
+pytestmark = pytest.mark.measure
+
+
+def test_1_a_fast_job_beside_a_slow_and_five_hung_ones(site: Site) -> None:
+    """Measurement 1: as many runs as alone, plus or minus one, lateness no worse than three times."""
+    measurements.fast_beside_hung(site)
+
+
+def test_2_two_schedulers_one_killed_half_way(site: Site) -> None:
+    """Measurement 2: each occurrence has one run that succeeds, at the latest one lease later."""
+    measurements.two_schedulers(site, kill=True)
+
+
+def test_3_a_worker_killed_in_mid_run_and_with_a_message_not_started(site: Site) -> None:
+    """Measurement 3: lost or elsewhere within a lease, lock free, next occurrence runs, in-flight zero."""
+    measurements.killed_worker(site)
+
+
+def test_4_a_full_cap(site: Site) -> None:
+    """Measurement 4: cap 5, 20 due jobs: 5 in flight, 15 at capacity, later, oldest first."""
+    measurements.full_cap(site)
+
+
+def test_5_a_cap_full_of_hung_jobs(site: Site) -> None:
+    """Measurement 5: after sched_max_runtime slots are free, processes and children gone, others run."""
+    measurements.hung_cap(site)
+
+
+def test_6_a_late_settler(site: Site) -> None:
+    """Measurement 6: a run whose lease was taken over finishes: nothing changes but one audit line."""
+    faults.late_settler(site)
+
+
+def test_7_broker_down(site: Site) -> None:
+    """Measurement 7: broker away while jobs come due: one run each, within lease + 5 s of its return."""
+    faults.broker_down(site)
+
+
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
+def test_7_broker_black_holed(site: Site) -> None:
+    """Measurement 7, black-holed rather than refused: the same."""
+    faults.broker_black_hole(site)
+
+
+def test_8_the_database_falls_silent_during_a_tick(site: Site) -> None:
+    """Measurement 8: the next tick starts on time, what was locked runs within the session time-outs."""
+    faults.silent_database(site)
+
+
+def test_9_an_idle_worker_beside_a_hung_one(site: Site) -> None:
+    """Measurement 9: nothing waits behind five hung jobs in another worker."""
+    measurements.idle_worker_beside(site)
