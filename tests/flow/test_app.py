@@ -56,7 +56,7 @@ def test_embedded_defaults_touch_no_file(run: Run, tmp_path: Path) -> None:
     home = tmp_path / ".celery_sched"
     expected = [
         "celery_sched",
-        "sched-filesystem://",
+        "sched-filesystem://localhost//",
         f"{home}/broker",
         f"file://{home}/results",
         f"sqlite:///{home}/sched.sqlite3",
