@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -84,6 +85,7 @@ class Poll:
         self._last_clocks: tuple[datetime, float] | None = None
         self._frequent: set[str] = set()
         self._broker_away = False
+        self._at_broker = 0
         self._seen_at = float("-inf")
 
     def __call__(self, deadline: float) -> Polled:
@@ -240,9 +242,11 @@ class Poll:
         """Claim what has slots and publish it, with what the sweep found unstarted."""
         wanted = {pool: [run_id for run_id, _ in chosen] for pool, chosen in waiting.candidates.items()}
         publisher = None
+        held_up = False
         if republish or any(wanted.values()):
-            publisher = self._borrow()
-            if publisher is None:
+            publisher = self._borrow(urgent=bool(republish))
+            held_up = publisher is None
+            if held_up:
                 wanted = {}
         granted = self.runtime.slots.reserve(
             waiting.now, waiting.slots, waiting.held, {pool: wanted.get(pool, []) for pool in waiting.slots}
@@ -258,7 +262,7 @@ class Poll:
                 self._give_back(publisher)
         counts.republished = len(republish)
         counts.dispatched = len(dispatches)
-        return self._full(waiting, dispatches, counts) and not self._broker_away
+        return self._full(waiting, dispatches, counts) and not self._broker_away and not held_up
 
     def _claim_granted(self, waiting: Queue, granted: Granted, counts: Counts) -> list[Dispatch]:
         candidates = {
@@ -287,7 +291,8 @@ class Poll:
     def _publish(self, publisher: Publisher, dispatches: Sequence[Dispatch], counts: Counts) -> None:
         if not dispatches:
             return
-        done = publisher.publish(dispatches)
+        with self._talking():
+            done = publisher.publish(dispatches)
         failpoint("publish:unmarked")
         if done.sent:
             self.runtime.database.run(lambda tx, now: mark_published(tx, now, self.config, done.sent))
@@ -339,11 +344,18 @@ class Poll:
 
     # -- the broker --------------------------------------------------------------------------------
 
-    def _borrow(self) -> Publisher | None:
-        """A publisher that is connected, or ``None`` while the broker is away."""
+    def _borrow(self, *, urgent: bool) -> Publisher | None:
+        """A publisher that is connected; ``None`` while the broker is away, or another poll waits for it.
+
+        A broker that swallows bytes holds up one poll, not both: the other one goes on to sweep and plan.
+        ``urgent``: what the sweep took out would wait for a whole lease, so it is tried anyway.
+        """
         with self._lock:
+            if self._at_broker and not urgent:
+                return None
             publisher = self._publishers.pop() if self._publishers else Publisher(self._app)
-        why = publisher.connect()
+        with self._talking():
+            why = publisher.connect()
         if why is None:
             if self._broker_away:
                 logger.warning("the broker is back")
@@ -353,6 +365,16 @@ class Poll:
             logger.error("the broker cannot be used, due runs wait: %s", why)
         self._broker_away = True
         return None
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        with self._lock:
+            self._at_broker += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_broker -= 1
 
     def _give_back(self, publisher: Publisher) -> None:
         with self._lock:

@@ -58,7 +58,8 @@ class Publisher:
         try:
             connection = self._app.connection_for_write(connect_timeout=CONNECT_TIMEOUT)
             connection.transport_options = {**connection.transport_options, **bounded_options(connection)}
-            connection.connect()
+            # each host once: connect() would wait 2 s and try again, and the poll with it
+            connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1), interval_start=0)
             self._connection = connection
             self._producer = self._app.amqp.Producer(connection.default_channel, auto_declare=False)
         except Exception as error:
