@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import URL, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.sql.elements import TextClause
 
 
@@ -61,11 +61,32 @@ class Dialect:
 
     def is_expected(self, error: DBAPIError) -> bool:
         """Whether the same transaction may simply be tried again."""
-        original = error.orig
-        code = getattr(original, "sqlstate", None)
-        if code is None and original is not None and original.args:
-            code = original.args[0]
-        return str(code) in self.expected
+        return _code(error) in self.expected
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        """Whether the database is away, or too slow, rather than what was asked of it wrong."""
+        if error.connection_invalidated or isinstance(error, InterfaceError):
+            return True
+        if not isinstance(error, OperationalError):
+            return False
+        # pymysql calls refused rights and CHECKs operational errors too; 2xxx are the client's own codes
+        code = _code(error)
+        return self.name != "mariadb" or code in _MARIADB_AWAY or (len(code) == 4 and code.startswith("2"))
+
+
+def _code(error: DBAPIError) -> str:
+    original = error.orig
+    code = getattr(original, "sqlstate", None)
+    if code is None and original is not None and original.args:
+        code = original.args[0]
+    return str(code)
+
+
+# too many connections, shutdown, host blocked, read-only at a fail-over, lock wait, deadlock, statement
+# time-out, connection killed, unknown database
+_MARIADB_AWAY = frozenset(
+    "1040 1053 1129 1152 1158 1159 1160 1161 1205 1213 1290 1317 1927 1969 1049".split()
+)
 
 
 _POSTGRESQL = Dialect(

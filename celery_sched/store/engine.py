@@ -113,7 +113,7 @@ class Database:
                     # full jitter: two that met once should not meet again
                     time.sleep(random.uniform(0, 0.02 * 2**attempt))
                     continue
-                if error.connection_invalidated or _is_unavailable(error):
+                if self.dialect.is_outage(error):
                     raise DatabaseUnavailable(
                         f"the database {self._shown} cannot be used: {error.orig}"
                     ) from error
@@ -201,12 +201,6 @@ def _shut_down(fd: int) -> None:
         logger.warning("cut a database connection that did not answer in time")
     except OSError:
         logger.debug("a silent database connection was gone already")
-
-
-def _is_unavailable(error: DBAPIError) -> bool:
-    from sqlalchemy.exc import InterfaceError, OperationalError
-
-    return isinstance(error, OperationalError | InterfaceError)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
