@@ -84,7 +84,10 @@ def _code(error: DBAPIError) -> str:
 
 # too many connections, shutdown, host blocked, read-only at a fail-over, lock wait, deadlock, statement
 # time-out, connection killed, unknown database
-_MARIADB_AWAY = frozenset(
+_MARIADB_AWAY = {
+    *("1040", "1053", "1129", "1152", "1158", "1159", "1160", "1161", "1205", "1213", "1290", "1317"),
+    *("1927", "1969", "1049"),
+}
     "1040 1053 1129 1152 1158 1159 1160 1161 1205 1213 1290 1317 1927 1969 1049".split()
 )
 
