@@ -247,7 +247,11 @@ def with_queue(options: Mapping[str, Any], queue: str) -> dict[str, Any]:
 def warn_of_unknown_task(ctx: click.Context, task: str) -> None:
     """Say so when this app, as it is installed here, has no such task; a worker elsewhere may have it."""
     app = app_of(ctx)
-    app.loader.import_default_modules()
+    try:
+        app.loader.import_default_modules()
+    except Exception as error:  # somebody's code: whatever it raises, the job is made
+        say(f"Warning: whether there is a task {task!r} is not known: {error}", colour="yellow")
+        return
     if task not in app.tasks:
         known = sorted(name for name in app.tasks if not name.startswith("celery."))
         say(f"Warning: this app has no task {task!r}.{did_you_mean(task, known)}", colour="yellow")

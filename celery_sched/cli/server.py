@@ -41,6 +41,9 @@ RUNS_ARE_STOPPED = 3.0
 WORKER_STOPS = 5.0
 """Celery's own warm shutdown takes about 7 s even where nothing runs."""
 
+RAW = "worker.redirect_stdouts=no"
+"""A Celery setting: what is printed, a traceback above all, comes as it is, not as warnings in pieces."""
+
 MOST_RUNS = 1000
 MOST_CHILDREN = 16
 ACTOR = "sched server"
@@ -150,7 +153,8 @@ class Server:
         supervisor = self.supervisor
         scheduler = self._start("scheduler", "beat", "-S", "sched", "-l", "INFO")
         worker = self._start(
-            "worker", "worker", "-E", "-l", "INFO", "-n", "worker@%h", "--concurrency", str(self.concurrency)
+            *("worker", "worker", "-E", "-l", "INFO", "-n", "worker@%h"),
+            *("--concurrency", str(self.concurrency), "--", RAW),
         )
         if self.port is not None:
             self._start("flower", "flower", f"--address={HOST}", f"--port={self.port}")

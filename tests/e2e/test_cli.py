@@ -214,6 +214,14 @@ def test_an_unknown_task_is_a_warning(migrated: Deployment) -> None:
     assert (0, True) == (answer.code, "Did you mean 'celery_sched.ping'?" in answer.err)
 
 
+def test_tasks_that_cannot_be_imported(migrated: Deployment) -> None:
+    """The job is made all the same, and what is wrong with the tasks is said without a traceback."""
+    (migrated.folder / "tasks.py").write_text("raise RuntimeError('not today')")
+    answer = migrated.sched("jobs", "add", "x", "--task", "tasks.x", "--schedule", "every 1h")
+    assert (0, True, False) == (answer.code, "not today" in answer.err, "Traceback" in answer.err)
+    assert "added x: next run" in answer.out
+
+
 def test_next_is_pure(deployment: Deployment) -> None:
     """Instants strictly after the given one, as UTC, across a clock change; not a file is written."""
     answer = deployment.sched(
