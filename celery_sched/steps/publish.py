@@ -117,11 +117,11 @@ class Publisher:
     @property
     def _broken(self) -> tuple[type[BaseException], ...]:
         """Errors that say that the connection, not the message, is at fault."""
-        from kombu.exceptions import OperationalError
+        from kombu.exceptions import BatchPublishError, OperationalError
 
         connection = self._connection
         own = () if connection is None else (*connection.connection_errors, *connection.channel_errors)
-        return (OperationalError, OSError, *own)
+        return (OperationalError, BatchPublishError, OSError, *own)
 
     def _send(self, dispatch: Dispatch) -> None:
         options = dict(dispatch.options)
