@@ -21,7 +21,7 @@ from tests.e2e.nodes import PROJECT, NodeFailed, ProcessScheduler, ProcessWorker
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "celery_sched/e2e"
-ENVIRONMENT = {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {"PYTHONPATH": f"{PROJECT}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def node_kind() -> str:
