@@ -21,7 +21,11 @@ from tests.e2e.nodes import PROJECT, NodeFailed, ProcessScheduler, ProcessWorker
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "celery_sched/e2e"
-ENVIRONMENT = {"PYTHONPATH": f"{PROJECT}{os.pathsep}{ROOT}", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {
+    "PYTHONPATH": f"{PROJECT}{os.pathsep}{ROOT}",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 def node_kind() -> str:
@@ -90,7 +94,7 @@ def as_container(role: str, arguments: Sequence[str], env: Mapping[str, str], fo
 @functools.cache
 def engine() -> Any:
     """A client of the Docker engine, or ``None`` where none answers."""
-    # asked by another process: a client that finds no engine leaves its socket open, a warning and so an error
+    # asked by another process: a client that finds no engine leaves its socket open, which warns
     asked = subprocess.run(
         [sys.executable, "-c", "import docker; docker.from_env(timeout=10).ping()"],
         stdin=subprocess.DEVNULL,
