@@ -16,7 +16,9 @@ from celery_sched.store.tables import gap, job, pool, run
 SKIPPED, SUCCEEDED = RunStatus.SKIPPED, RunStatus.SUCCEEDED
 
 
-def check(database: Database, *, cap: bool = True, pruned: bool = False, redis_url: str | None = None) -> None:
+def check(
+    database: Database, *, cap: bool = True, pruned: bool = False, redis_url: str | None = None
+) -> None:
     """Raise ``AssertionError`` with everything that is wrong.
 
     :param cap: compare with the pools' slots (not after a pool was made smaller).
@@ -41,7 +43,9 @@ def violations(
         mine = [found for found in runs if found.job_id == row.id]
         yield from _lock(row, mine)
         yield from _occurrences(row, mine)
-        yield from _statistics(row, mine, sum(found.count for found in gaps if found.job_id == row.id), pruned)
+        yield from _statistics(
+            row, mine, sum(found.count for found in gaps if found.job_id == row.id), pruned
+        )
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in runs:
         if row.status in HELD:

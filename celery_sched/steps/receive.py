@@ -25,6 +25,9 @@ class Received:
 def receive(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node: NodeId) -> Received:
     """Note which worker has the messages; the lease becomes ``sched_lease``.
 
+    A receipt proves the publish: where its mark has not come yet (a quick worker) it will not match any
+    more, so the receipt counts the publish and begins the queue wait that renewals end with.
+
     Guard: id, token, attempt, dispatched, no stop request, not received by another worker (a duplicate
     keeps nothing alive).
     Locks: runs.
@@ -33,11 +36,20 @@ def receive(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node:
     if not keys:
         return Received()
     nobody_else = run.c.received_by.is_(None) | (run.c.received_by == node)
+    match = runs.held_by(keys) & run.c.stop_requested_at.is_(None) & nobody_else
+    # a statement of its own: MariaDB computes later columns of one UPDATE from what earlier ones became
     runs.transition(
         tx,
         RunStatus.DISPATCHED,
         sources={RunStatus.DISPATCHED},
-        match=runs.held_by(keys) & run.c.stop_requested_at.is_(None) & nobody_else,
+        match=match & run.c.published_at.is_(None),
+        values={"published_at": now, "publish_count": run.c.publish_count + 1},
+    )
+    runs.transition(
+        tx,
+        RunStatus.DISPATCHED,
+        sources={RunStatus.DISPATCHED},
+        match=match,
         values={"received_by": node, "received_at": now, "lease_expires_at": now + config.lease},
     )
     mine = (run.c.received_by == node) & (run.c.status == RunStatus.DISPATCHED.value)

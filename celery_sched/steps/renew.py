@@ -34,14 +34,16 @@ def renew(tx: Tx, now: datetime, config: Config, keys: Sequence[RunKey], node: N
     """Extend the leases of a worker's received and running runs to min(now + ``sched_lease``, deadline).
 
     Guard: id, token, attempt, no stop request; running here and before its deadline, or dispatched and
-    received here within ``sched_start_timeout`` of its publish.
+    received here within ``sched_start_timeout`` of its publish (or eta).
     Locks: runs.
     If it dies here: the leases run out; the worker stops trusting them first.
     """
     if not keys:
         return Renewed(now)
     running = (run.c.status == RunStatus.RUNNING.value) & (run.c.worker == node) & (run.c.deadline_at > now)
-    in_time = run.c.published_at.is_(None) | (run.c.published_at > now - config.start_timeout)
+    earliest = now - config.start_timeout
+    # the queue wait of Celery's own retry begins at its eta
+    in_time = run.c.published_at.is_(None) | (run.c.published_at > earliest) | (run.c.eta > earliest)
     waiting = (run.c.status == RunStatus.DISPATCHED.value) & (run.c.received_by == node) & in_time
     alive = runs.held_by(keys) & run.c.stop_requested_at.is_(None) & (running | waiting)
     runs.extend_leases(tx, alive, now + config.lease)

@@ -64,7 +64,7 @@ def test_passes_during_a_hold_are_noted(bench: Bench) -> None:
 
 
 def test_no_outage_is_seen_while_another_scheduler_passes(bench: Bench) -> None:
-    """A scheduler that was frozen finds passes of others: nothing is held back, the dead are settled at once."""
+    """A scheduler that was frozen finds passes of others: nothing is held back."""
     _usual(bench)
     frozen, other = bench.scheduler, bench.another()
     bench.running("dead")

@@ -154,7 +154,7 @@ def test_a_sweep_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_that_could_not_start_in_time_is_skipped(bench: Bench) -> None:
-    """Past `expires`, a waiting and a published run end as skipped; the published one's message is dropped."""
+    """Past `expires`, a waiting and a published run end as skipped; the message is dropped."""
     published = bench.claimed("published", expires=timedelta(seconds=30))
     bench.client.resize_pool("default", 1)
     bench.job("waiting", expires=timedelta(seconds=30))

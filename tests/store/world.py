@@ -22,7 +22,7 @@ from celery_sched.config import load
 from celery_sched.model import Dispatch, Job, NodeId, RunId, RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.claim import claim
-from celery_sched.steps.finish import Finished, Outcome, finish
+from celery_sched.steps.finish import Finished, Outcome, celery_retry, finish
 from celery_sched.steps.mark import mark_published
 from celery_sched.steps.plan import plan
 from celery_sched.steps.receive import Received, receive
@@ -178,6 +178,14 @@ class Bench:
     ) -> Finished:
         return (database or self.database).run(
             lambda tx, now: finish(tx, now, self.config, key, Outcome(status, **outcome), self.node)
+        )
+
+    def retry(self, key: RunKey, eta: datetime) -> bool:
+        """The task asked Celery for a retry."""
+        return self.database.run(
+            lambda tx, now: celery_retry(
+                tx, now, self.config, key, eta=eta, args=[1], kwargs={"a": 2}, retries=key.attempt
+            )
         )
 
     def work_off(self) -> int:
