@@ -161,13 +161,19 @@ def silent_database(site: Site) -> Figures:
         proxy.start(site.database.port)
         url = site.settings["sched_database_url"].replace(f":{site.database.port}/", f":{proxy.port}/")
         scheduler = site.scheduler(sched_database_url=url)
-        locked = _add_once(site, 3)
-        # slow enough to be caught between two statements
-        proxy.delay(0.1)
-        site.wait(lambda: _is_locking(site), 30, "a tick to have locked the due jobs")
-        proxy.blackhole()
-        silent = site.now()
-        assert _unlocked(site) == [], "the silent tick had locked nothing"
+        for attempt in range(5):
+            locked = _add_once(site, f"locked-{attempt}", 3)
+            # slow enough to be caught between two statements
+            proxy.delay(0.02)
+            site.wait(lambda: _is_locking(site), 30, "a tick to have locked the due jobs", every=0.005)
+            proxy.blackhole()
+            silent = site.now()
+            if not set(locked) & set(_unlocked(site)):
+                break
+            # it had committed in that moment: that is not the case to be measured
+            proxy.passing()
+        else:
+            raise AssertionError("no tick was caught while it held locks")
         proxy.passing()
         site.client.add("next", task="jobs.fast", schedule="every 1s", overlap="concurrent")
         took = _succeed_within(site, locked, silent, scale.session_timeout + scale.poll + 2 + scale.patience)
@@ -177,7 +183,7 @@ def silent_database(site: Site) -> Figures:
 def _write_locked(site: Site) -> Figures:
     scale = site.scale
     scheduler = site.scheduler()
-    due = _add_once(site, 3)
+    due = _add_once(site, "locked", 3)
     path = site.folder / "sched.sqlite3"
     program = (
         "import sqlite3, sys; database = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30); "
@@ -203,10 +209,10 @@ def _write_locked(site: Site) -> Figures:
     return _ticked_on(site, scheduler, silent, took)
 
 
-def _add_once(site: Site, count: int) -> list[str]:
+def _add_once(site: Site, prefix: str, count: int) -> list[str]:
     """Jobs that come due together, soon."""
     at = site.now() + seconds(3)
-    names = [f"locked-{number}" for number in range(count)]
+    names = [f"{prefix}-{number}" for number in range(count)]
     for name in names:
         site.client.add(name, task="jobs.fast", schedule=f"once {at.isoformat()}")
     return names

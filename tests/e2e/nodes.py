@@ -300,10 +300,12 @@ def _inherited() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("CELERY", "FLOWER"))}
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: Callable[[], str] | str) -> None:
+def wait_until(
+    condition: Callable[[], object], seconds: float, what: Callable[[], str] | str, *, every: float = 0.05
+) -> None:
     """Wait for a condition with a deadline; NodeFailed says what was seen instead."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
             raise NodeFailed(f"not within {seconds:g} s: {what() if callable(what) else what}")
-        time.sleep(0.05)
+        time.sleep(every)

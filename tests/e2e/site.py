@@ -210,10 +210,12 @@ class Site:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def wait(self, condition: Callable[[], object], seconds: float, what: str) -> float:
+    def wait(
+        self, condition: Callable[[], object], seconds: float, what: str, *, every: float = 0.05
+    ) -> float:
         """Wait for something with a deadline; the seconds it took. Fails with all that can be seen."""
         began = time.monotonic()
-        wait_until(condition, seconds, lambda: f"{what}\n{self.report()}")
+        wait_until(condition, seconds, lambda: f"{what}\n{self.report()}", every=every)
         return time.monotonic() - began
 
     def let_pass(self, seconds: float) -> None:
