@@ -53,7 +53,8 @@ def finish(
     ``unstarted`` also settles a dispatched run (its child died before the start, its task is unknown);
     ``quiet`` leaves the audit line out: several reports of one death are usual.
 
-    Guard: id, token, attempt, running (or dispatched, with ``unstarted``).
+    Guard: id, token, attempt, running (with ``unstarted``: running here, or dispatched and not received by
+    another worker).
     Locks: the job, then the run.
     If it dies here: all or nothing; the lease expires and the sweep settles.
     """
@@ -61,7 +62,10 @@ def finish(
     if job_id is not None:
         jobs.lock(tx, [job_id])
         settlement = Settlement(key, job_id, outcome.status, outcome.reason, outcome.error, outcome.result)
-        if settle(tx, now, [settlement], sources=HELD if unstarted else {RunStatus.RUNNING}):
+        # a duplicate of the message that ended badly elsewhere says nothing about the run that goes on here
+        guard = runs.not_elsewhere(node) if unstarted else None
+        sources = HELD if unstarted else {RunStatus.RUNNING}
+        if settle(tx, now, [settlement], sources=sources, guard=guard):
             return Finished(True, outcome.status, pool=runs.pool_of(tx, key.id))
     row = runs.find(tx, [key.id]).get(key.id)
     why = "the run is gone" if row is None else f"the run is {row.status}, attempt {row.attempt}"

@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from celery_sched.model import Dispatch, JobId, Run, RunId, RunKey, Trigger
+from celery_sched.model import Dispatch, JobId, NodeId, Run, RunId, RunKey, Trigger
 from celery_sched.rules import transitions
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
@@ -49,6 +49,14 @@ def held_by(keys: Collection[RunKey]) -> ColumnElement[bool]:
     return and_(
         run.c.id.in_([key.id for key in keys]),
         tuple_(run.c.id, run.c.token, run.c.attempt).in_([(key.id, key.token, key.attempt) for key in keys]),
+    )
+
+
+def not_elsewhere(node: NodeId) -> ColumnElement[bool]:
+    """The rows that no other worker is running or has received."""
+    return case(
+        (run.c.worker.is_not(None), run.c.worker == node),
+        else_=or_(run.c.received_by.is_(None), run.c.received_by == node),
     )
 
 

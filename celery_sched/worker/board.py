@@ -70,8 +70,14 @@ class Board:
         # idle first, in use last: a process stopped in between has no half-written row
         self.leave(index)
         _PLACE.pack_into(
-            self._memory, index * _PLACE.size, _IDLE, int(os.getpgid(0) == pid), pid, encoded(key),
-            trusted_until, deadline,
+            self._memory,
+            index * _PLACE.size,
+            _IDLE,
+            int(os.getpgid(0) == pid),
+            pid,
+            encoded(key),
+            trusted_until,
+            deadline,
         )
         self._memory[index * _PLACE.size] = _IN_BODY
 

@@ -34,6 +34,8 @@ from celery_sched.worker.request import OutOfMemory
 logger = logging.getLogger("celery_sched.worker")
 PAUSE = 0.25
 """Seconds between two tries while the database is away."""
+OUTAGE = 10
+"""Leases for which an outcome is tried to be written."""
 _NAME = "__trace__"
 
 
@@ -59,12 +61,15 @@ class Gate:
         if started.verdict == Verdict.EARLY:
             self._again(request, args, kwargs, key)
         elif started.verdict == Verdict.DROP:
-            logger.info("message of run %s, attempt %d, dropped: %s", key.id, key.attempt, started.why)
+            # another app's run is not in our database: its message came through a queue that both consume
+            ours = request.get(message.APP, keeper.runtime.config.app) == keeper.runtime.config.app
+            level = logging.INFO if ours else logging.WARNING
+            logger.log(level, "message of run %s, attempt %d, dropped: %s", key.id, key.attempt, started.why)
         if started.verdict != Verdict.YOURS:
             return outcomes.ignored()
         failpoint("start:committed")
         traced = self._body(keeper, key, started, began, (uuid, args, kwargs, request))
-        _settle(keeper, key, outcomes.of(traced), Request(request), args, kwargs, began)
+        _settle(keeper, key, outcomes.of(traced), Request(request), args, kwargs)
         return traced
 
     def _body(
@@ -163,15 +168,16 @@ def _start(keeper: Keeper, key: RunKey, began: float) -> Started:
 
 
 def _settle(
-    keeper: Keeper, key: RunKey, outcome: Outcome | Retry, request: Any, args: Any, kwargs: Any, began: float
+    keeper: Keeper, key: RunKey, outcome: Outcome | Retry, request: Any, args: Any, kwargs: Any
 ) -> None:
-    """Write how the attempt ended. While the database is away, try as long as the lease could be trusted.
+    """Write how the attempt ended. While the database is away, try again, for some leases.
 
-    The body is over and its result must not be lost by an exception here: what cannot be written is logged,
-    the lease runs out and the sweep settles.
+    Not only for one: after an outage the sweep waits for a lease, so that workers come first. A write that
+    is too late after all does no harm, its token no longer matches. What cannot be written is logged; the
+    lease runs out and the sweep settles.
     """
     failpoint("finish:begin")
-    until = time.monotonic() + keeper.runtime.config.lease.total_seconds()
+    until = time.monotonic() + OUTAGE * keeper.runtime.config.lease.total_seconds()
     while True:
         try:
             if isinstance(outcome, Retry):
@@ -201,7 +207,10 @@ def _write_outcome(keeper: Keeper, key: RunKey, outcome: Outcome) -> None:
     if not finished.settled:
         logger.warning(
             "run %s, attempt %d, ended as %s but was not settled: %s",
-            key.id, key.attempt, outcome.status.value, finished.why,
+            key.id,
+            key.attempt,
+            outcome.status.value,
+            finished.why,
         )
 
 

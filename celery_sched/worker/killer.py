@@ -52,12 +52,9 @@ def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
     if place.pid == os.getpid():
         return Kill.IMPOSSIBLE
     process = _child(place.pid)
-    if process is None:
-        kill_group(place)
-        return Kill.GONE
-    stopped = _stop(process)
-    if stopped is None:
-        kill_group(place)
+    stopped = None if process is None else _stop(process)
+    if process is None or stopped is None:
+        kill_leftovers(place.pid)
         return Kill.GONE
     if not stopped:
         _continue(process)
@@ -71,14 +68,25 @@ def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
     return Kill.KILLED
 
 
-def kill_group(place: Place) -> None:
-    """Kill what a dead child has started and left in its process group."""
-    if not place.leads_group:
-        return
+def kill_leftovers(pid: int) -> None:
+    """Kill what a child that dies, or died, has started, but not the child itself.
+
+    It may be on its way out, where it holds a lock that all children share.
+    """
+    process = _child(pid)
+    found = [] if process is None else _descendants(process)
+    for other in psutil.process_iter():
+        if other.pid != pid and _in_group(other.pid, pid):
+            found.append(other)
+    for other in found:
+        _quietly(other.kill)
+
+
+def _in_group(pid: int, group: int) -> bool:
     try:
-        os.killpg(place.pid, signal.SIGKILL)
+        return os.getpgid(pid) == group and os.getsid(pid) == group
     except ProcessLookupError:
-        logger.debug("child %d left nothing behind", place.pid)
+        return False
 
 
 def _child(pid: int) -> psutil.Process | None:

@@ -16,7 +16,8 @@ from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 from celery_sched.worker import keepers, message, outcomes
-from celery_sched.worker.keeper import Absent, Ending, Keeper
+from celery_sched.worker.endings import Absent, Ending
+from celery_sched.worker.keeper import Keeper
 
 
 class OutOfMemory(Exception):
@@ -45,15 +46,16 @@ class Settling:
         ending = keeper.killed(key)
         if ending is not None and isinstance(error, Terminated | WorkerLostError):
             return self._on_killed(ending)
-        if isinstance(error, OutOfMemory):
-            self._end(keeper, key, RunStatus.FAILED, outcomes.text_of(error))
-        elif isinstance(error, TimeLimitExceeded):
+        if isinstance(error, TimeLimitExceeded):
             self._end(keeper, key, RunStatus.TIMED_OUT, f"ran longer than its time limit ({error})")
         elif isinstance(error, Terminated):
             if not self._already_cancelled:
                 self._end(keeper, key, RunStatus.CANCELLED, "terminated by Celery's remote control")
-        else:
+        elif isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt):
             self._end(keeper, key, RunStatus.LOST, f"the child process died: {outcomes.text_of(error)}")
+        else:
+            # outside the gate, in a child that lives: its message or its answer could not be read
+            keeper.settle(key, Outcome(RunStatus.FAILED, error=outcomes.error_text(error, exc_info)))
         return inherited(exc_info, send_failed_event, return_ok)
 
     def _on_killed(self: Any, ending: Ending) -> None:
@@ -75,7 +77,8 @@ class Settling:
         """Have a run settled once its child is dead, and what the child started with it."""
         cancelled = status is RunStatus.CANCELLED
         outcome = Outcome(status, error=None if cancelled else text, reason=text)
-        keeper.end(Ending(key, outcome, text, absent))
+        dying = self.worker_pid if absent is Absent.WRITE else None
+        keeper.end(Ending(key, outcome, text, absent, dying))
 
     def terminate(self: Any, pool: Any, signal: Any = None) -> None:
         """Celery's remote control: kill exactly this run, and announce it when it is dead."""

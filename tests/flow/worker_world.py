@@ -193,9 +193,7 @@ class World:
     def update(self, run_id: RunId, **columns: Any) -> None:
         """Write columns of a run behind everybody's back."""
         self.database.run(
-            lambda tx, now: tx.execute(
-                run_table.update().where(run_table.c.id == run_id).values(**columns)
-            )
+            lambda tx, now: tx.execute(run_table.update().where(run_table.c.id == run_id).values(**columns))
         )
 
     def marks(self) -> list[str]:
