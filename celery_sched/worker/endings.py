@@ -36,6 +36,8 @@ class Ending:
     outcome: Outcome | None
     why: str
     absent: Absent = Absent.FORGET
+    dying: int | None = None
+    """The child that is known to die, or dead: what it started is killed."""
 
 
 class Endings:
