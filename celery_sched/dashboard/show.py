@@ -42,6 +42,15 @@ LOOKS: Mapping[str, Look] = {
     JobStatus.ERROR: Look("danger", "!"),
 }
 SHOWN_REASON = 120
+FIRST_JOB = """\
+from celery_sched import job
+
+
+@job("*/5 * * * *")
+def say_hello():
+    return "hello"
+"""
+"""Here, as templates lose their line ends and indentation."""
 
 
 def look(status: str) -> Look:
@@ -70,6 +79,13 @@ def exact(value: datetime | None, zone: str = "UTC") -> str:
 def ago(value: datetime | None, now: datetime) -> str:
     """``in 3m``, ``2h5m ago``."""
     return "" if value is None else distance(value, now)
+
+
+def due(value: datetime, now: datetime) -> str:
+    """``in 3m``, or ``due for 12s`` when no scheduler has planned it yet."""
+    if value > now or distance(value, now) == "now":
+        return distance(value, now)
+    return f"due for {distance(value, now).removesuffix(' ago')}"
 
 
 def took(line: RunLine, now: datetime) -> str:

@@ -112,8 +112,11 @@ def flower(
             except OSError:
                 return False
 
-        wait_until(answers, 60, "Flower to answer")
-        yield site
+        try:
+            wait_until(answers, 60, "Flower to answer")
+            yield site
+        finally:
+            site.client._runtime.close()
 
 
 @contextmanager

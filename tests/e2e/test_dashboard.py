@@ -50,6 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     client = client_of(deployment)
     for name in STRANGE:
         client.add(name, task="celery_sched.ping", schedule="0 3 1 1 *", timezone="Europe/Berlin")
+    client._runtime.close()
     return deployment
 
 
@@ -247,6 +248,7 @@ def test_no_jobs_and_no_database(browser: Browser, deployment: Deployment) -> No
         assert not (deployment.home / "sched.sqlite3").exists()
         assert 0 == deployment.sched("migrate").code
         expect(page.locator("#sched-empty")).to_contain_text("sched jobs add", timeout=PATIENCE)
+        assert '\n    return "hello"\n' in page.locator("#sched-empty pre").first.inner_text()
         expect(page.locator("#sched-problems")).to_contain_text("no scheduler is alive")
         (deployment.home / "sched.sqlite3").rename(deployment.home / "away")
         expect(page.locator("#sched-problem")).to_be_visible(timeout=PATIENCE)
@@ -288,7 +290,6 @@ def test_a_silent_database_stops_no_other_page(
         proxy.cut()
         expect(row(page, "waiting")).to_be_visible(timeout=60_000)
         assert "Traceback" not in site.log.read_text()
-    client._runtime.close()
 
 
 OWN_APP = """
