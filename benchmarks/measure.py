@@ -21,10 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e import faults, measurements
+from tests.e2e import caps, faults, measurements
 from tests.e2e.launch import node_kind, start
 from tests.e2e.nodes import NodeFailed
-from tests.e2e.site import FULL, SCALED, Site
+from tests.e2e.scale import FULL, SCALED
+from tests.e2e.site import Site
 from tests.private_server import POSTGRESQL, REDIS
 from tests.servers import PostgresServer
 
@@ -35,8 +36,8 @@ MEASUREMENTS: tuple[tuple[int, str, tuple[str, ...], Body], ...] = (
     (2, "two schedulers", BOTH, partial(measurements.two_schedulers, kill=False)),
     (2, "two schedulers, one killed half way", BOTH, partial(measurements.two_schedulers, kill=True)),
     (3, "kill -9 of a worker", BOTH, measurements.killed_worker),
-    (4, "cap 5, 20 due jobs", BOTH, measurements.full_cap),
-    (5, "cap full of hung jobs", BOTH, measurements.hung_cap),
+    (4, "cap 5, 20 due jobs", BOTH, caps.full_cap),
+    (5, "cap full of hung jobs", BOTH, caps.hung_cap),
     (6, "late settler", BOTH, faults.late_settler),
     (7, "broker down", BOTH, faults.broker_down),
     (7, "broker black-holed", ("postgres",), faults.broker_black_hole),

@@ -9,9 +9,10 @@ import pytest
 
 from tests.e2e.deployment import Deployment
 from tests.e2e.launch import start
-from tests.e2e.site import SCALED, Site
+from tests.e2e.scale import SCALED
+from tests.e2e.site import Site
 
-pytest.register_assert_rewrite("tests.e2e.measurements", "tests.e2e.faults")
+pytest.register_assert_rewrite("tests.e2e.measurements", "tests.e2e.caps", "tests.e2e.faults")
 
 
 @pytest.fixture

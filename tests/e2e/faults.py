@@ -16,7 +16,7 @@ from sqlalchemy import select, text
 
 from celery_sched.store.tables import job as job_table
 from celery_sched.store.tables import metadata
-from tests.e2e.measurements import Figures, _all_succeed, _every
+from tests.e2e.measurements import Figures, all_succeed, each_once
 from tests.e2e.site import Site, main_process, seconds
 from tests.proxy import Proxy
 from tests.reaper import REAPER
@@ -134,8 +134,8 @@ def _outage(site: Site, settings: dict[str, Any], go: Any, come_back: Any) -> Fi
     )
     meanwhile = [body for body in site.bodies("due") if went < body.scheduled_for <= back]
     site.stop_planning()
-    runs = _all_succeed(site, "due", limit)
-    _every(runs, timedelta(seconds=2))
+    runs = all_succeed(site, "due", limit)
+    each_once(runs, timedelta(seconds=2))
     site.wait_until_empty(limit)
     figures = {
         "came due meanwhile": len(meanwhile),
@@ -247,7 +247,7 @@ def _ticked_on(site: Site, scheduler: Any, since: datetime, took: float) -> Figu
     scale = site.scale
     site.wait(lambda: len(site.bodies("next")) >= 3, 10 + scale.patience, "other jobs to run")
     site.stop_planning()
-    _all_succeed(site, "next", scale.patience)
+    all_succeed(site, "next", scale.patience)
     stamps = [
         datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").astimezone()  # the log has local times
         for stamp in re.findall(r"^\[(\S+ \S+): DEBUG/MainProcess\] beat: Waking up", scheduler.logs(), re.M)

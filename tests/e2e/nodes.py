@@ -1,8 +1,7 @@
 """Nodes for pytest-celery that are local processes: the same interface where no Docker engine runs.
 
 pytest-celery's nodes and clusters wrap containers. Here a "container" is a process tree with a log file
-(:class:`ProcessWorker`, :class:`ProcessScheduler`) or one of the tests' private servers
-(:class:`ServerContainer`). What a test does with a node, it does with either kind.
+(:class:`ProcessWorker`, :class:`ProcessScheduler`). What a test does with a node, it does with either kind.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 from pytest_celery import CeleryTestContainer, CeleryTestNode, CeleryWorkerContainer
 
-from tests.private_server import Server
 from tests.reaper import REAPER, alive, end_tree, signal_to, tree
 
 PROJECT = Path(__file__).parent / "app"
@@ -118,10 +115,10 @@ class Process(CeleryTestContainer):  # type: ignore[misc]  # pytest-celery has n
 
     def kill(self, signal: str | int | None = None) -> None:
         """SIGKILL hits the whole tree at once, as with a container; others go to the main process."""
-        number = _signal_number(signal)
+        number = signal_number(signal)
         if self._popen is None or self._popen.poll() is not None:
             return
-        if number != _signal_number("SIGKILL"):
+        if number != signal_number("SIGKILL"):
             self._popen.send_signal(number)
             return
         end_tree(psutil.Process(self._popen.pid))
@@ -213,66 +210,6 @@ class ProcessScheduler(Process, SchedulerCommand):
     """A ``celery beat`` of the project."""
 
 
-class ServerContainer(CeleryTestContainer):  # type: ignore[misc]
-    """A private server as the container of a broker or backend node. ``url`` is this node's part of it."""
-
-    def __init__(self, server: Server, url: str) -> None:
-        self._server, self._url = server, url
-
-    @property
-    def id(self) -> str:
-        return f"{self._server.port:x}".rjust(12, "0")
-
-    @property
-    def name(self) -> str:
-        return f"{type(self._server).__name__}-{self._server.port}"
-
-    @property
-    def status(self) -> str:
-        return "running" if self._server.ready() else "exited"
-
-    @property
-    def celeryconfig(self) -> dict[str, Any]:
-        parts = urlsplit(self._url)
-        return {
-            "url": self._url,
-            "host_url": self._url,
-            "hostname": parts.hostname,
-            "port": parts.port,
-            "vhost": parts.path.lstrip("/"),
-        }
-
-    def reload(self) -> None:
-        """Nothing is kept that could be outdated."""
-
-    def logs(self) -> str:
-        return self._server.log.read_text(errors="replace")
-
-    def ready(self) -> bool:
-        self._server.heal()
-        return self._server.ready()
-
-    def kill(self, signal: str | int | None = None) -> None:
-        if _signal_number(signal) == _signal_number("SIGKILL"):
-            self._server.kill()
-        else:
-            self._server.stop()
-
-    def restart(self, timeout: float = 30) -> None:
-        self._server.heal()
-        self._server.restart()
-
-    def pause(self) -> None:
-        self._server.pause()
-
-    def unpause(self) -> None:
-        self._server.resume()
-
-    def teardown(self) -> None:
-        """The server is the session's; the next test finds it running."""
-        self._server.heal()
-
-
 class SchedulerNode(CeleryTestNode):  # type: ignore[misc]
     """A scheduler among pytest-celery's nodes, which knows brokers, backends and workers."""
 
@@ -289,7 +226,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _signal_number(name: str | int | None) -> int:
+def signal_number(name: str | int | None) -> int:
     if name is None:
         return int(signal.SIGKILL)
     return int(name) if isinstance(name, int) else int(signal.Signals[name])

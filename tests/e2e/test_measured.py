@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import faults, measurements
+from tests.e2e import caps, faults, measurements
 from tests.e2e.site import Site
 
 pytestmark = pytest.mark.measure
@@ -30,12 +30,12 @@ def test_3_a_worker_killed_in_mid_run_and_with_a_message_not_started(site: Site)
 
 def test_4_a_full_cap(site: Site) -> None:
     """Measurement 4: cap 5, 20 due jobs: 5 in flight, 15 at capacity, later, oldest first."""
-    measurements.full_cap(site)
+    caps.full_cap(site)
 
 
 def test_5_a_cap_full_of_hung_jobs(site: Site) -> None:
     """Measurement 5: after sched_max_runtime slots are free, processes and children gone, others run."""
-    measurements.hung_cap(site)
+    caps.hung_cap(site)
 
 
 def test_6_a_late_settler(site: Site) -> None:

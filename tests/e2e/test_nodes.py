@@ -16,7 +16,8 @@ from celery_sched import config, runtime
 from celery_sched.client import Client
 from celery_sched.store import schema
 from tests.e2e.launch import start
-from tests.e2e.nodes import ProcessWorker, SchedulerNode, ServerContainer, gone, wait_until
+from tests.e2e.nodes import ProcessWorker, SchedulerNode, gone, wait_until
+from tests.e2e.server_nodes import ServerContainer
 from tests.servers import MariaDBServer, RabbitServer
 
 PATIENCE = 30.0
