@@ -37,10 +37,12 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         database = request.getfixturevalue("postgres")
         request.getfixturevalue("redis_server")  # skips where Redis is missing
     made = Site(request.param, tmp_path / "site", SCALED, start, database)
-    yield made
-    if request.node.stash.get(FAILED, False):
-        print(made.report())
-    made.close()
+    try:
+        yield made
+        if request.node.stash.get(FAILED, False):
+            print(made.report())
+    finally:
+        made.close()
 
 
 FAILED = pytest.StashKey[bool]()
