@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import builtins
 import difflib
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from celery_sched import runtime as runtimes
@@ -32,7 +32,7 @@ from celery_sched.model import (
     Source,
 )
 from celery_sched.rules import overlap as overlap_rule
-from celery_sched.rules.definition import checked
+from celery_sched.rules.definition import checked, checked_arguments
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.runtime import Runtime
 from celery_sched.steps import define
@@ -165,11 +165,12 @@ class Client:
         return self._database.read(lambda tx, now: self._job(tx, name))
 
     def list(self, status: JobStatus | str | None = None) -> builtins.list[Job]:
-        """All jobs of the app, by name, or those of one status."""
+        """All jobs of the app, by name, or those of one status. :raises InvalidValue: no such status."""
+        wanted = _status(status, JobStatus)
         found = self._database.read(
             lambda tx, now: [jobs.from_row(row) for row in jobs.every(tx, self._config.app)]
         )
-        return [job for job in found if status is None or job.status == status]
+        return [job for job in found if wanted is None or job.status == wanted]
 
     def pause(self, name: str, reason: str | None = None, *, by: str = "python") -> Job:
         """Stop planning a job; runs that exist go on. :raises NotFound: no such job."""
@@ -208,10 +209,10 @@ class Client:
         """Queue a run of a job now, beside its schedule, whatever its status; see :meth:`wait`.
 
         :raises NotFound: no such job.
+        :raises InvalidValue: arguments that JSON cannot hold; nothing was written.
         :raises RunRefused: ``overlap`` does not allow it; ``live_run`` is the run in the way.
         """
-        for what, value in (("args", args), ("kwargs", kwargs)):
-            _check_json(what, value)
+        given = checked_arguments(args, kwargs)
 
         def work(tx: Tx, now: datetime) -> Run:
             row = self._locked(tx, name)
@@ -219,7 +220,7 @@ class Client:
             decision = overlap_rule.decide(Overlap(row.overlap), Misfire.ONCE, count, row.max_queued, live)
             if not decision.queue:
                 raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", live)
-            run_id = manual(tx, now, row, args, kwargs)
+            run_id = manual(tx, now, row, *given)
             self._note(tx, now, by, "run", name, {"run": run_id})
             return self._run(tx, run_id)
 
@@ -269,17 +270,19 @@ class Client:
     def runs(
         self, job: str | None = None, status: RunStatus | str | None = None, limit: int = 100
     ) -> builtins.list[Run]:
-        """Runs, newest first. :raises NotFound: no job and no run of that name."""
+        """Runs, newest first.
+
+        :raises NotFound: no job and no run of that name.
+        :raises InvalidValue: no such status, or a limit below 1.
+        """
+        wanted = _status(status, RunStatus)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidValue("limit", limit, "a whole number from 1 on")
 
         def work(tx: Tx, now: datetime) -> builtins.list[Run]:
-            found = runs.newest(
-                tx,
-                self._config.app,
-                job_name=job,
-                status=None if status is None else str(status),
-                limit=limit,
-            )
-            if not found and job is not None and status is None:
+            app = self._config.app
+            found = runs.newest(tx, app, job_name=job, status=wanted, limit=limit)
+            if not (found or job is None or runs.newest(tx, app, job_name=job, status=None, limit=1)):
                 self._job(tx, job)
             return found
 
@@ -303,9 +306,10 @@ class Client:
 
         def work(tx: Tx, now: datetime) -> None:
             alive = [node.id for node in self._alive(tx, now)]
+            if node_id is not None and node_id not in [node.id for node in nodes.every(tx, self._config.app)]:
+                raise NotFound("node", node_id, "See: sched status.")
             for one in alive if node_id is None else [node_id]:
-                if not nodes.request_stop(tx, now, one) and node_id is not None:
-                    raise NotFound("node", node_id, "See: sched status.")
+                nodes.request_stop(tx, now, one)
                 self._note(tx, now, by, "stop", f"node:{one}", {})
 
         self._database.run(work)
@@ -446,11 +450,12 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {found[0]!r}?" if found else ""
 
 
-def _check_json(what: str, value: Any) -> None:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(what, value, "values that JSON can hold", str(error)) from None
+def _status(value: str | None, kind: type[StrEnum]) -> str | None:
+    """A status to look for, checked: a misspelt one would find nothing, without a word."""
+    if value is None or value in builtins.list(kind):
+        return value
+    known = [status.value for status in kind]
+    raise InvalidValue("status", value, f"one of {', '.join(known)}", near(str(value), known))
 
 
 class _Current:

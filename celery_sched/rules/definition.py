@@ -63,6 +63,17 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     return JobDefinition(**{**values, "schedule": parsed.text})
 
 
+def checked_arguments(args: Any, kwargs: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
+    """Arguments for one run by hand, checked as a definition's are; ``None``: the job's own.
+
+    :raises InvalidValue: naming the argument, the value and what is allowed.
+    """
+    return (
+        None if args is None else _args(args, "args"),
+        None if kwargs is None else _mapping(kwargs, "kwargs"),
+    )
+
+
 def refuse_unknown(
     name: str, known: Iterable[str], what: str = "field", also: Iterable[str] = ()
 ) -> NoReturn:

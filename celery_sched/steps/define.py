@@ -159,8 +159,8 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
         for name in jobs.DEFINITION
         if name not in by_hand and jobs.to_column(getattr(row, name)) != columns[name]
     }
-    if returned:
-        changes["enabled"] = definition.enabled
+    if returned:  # computes where it stands again; switched off by hand, it stays off
+        changes["enabled"] = row.enabled if "enabled" in by_hand else definition.enabled
     change(tx, now, row, changes, code_definition=columns)
     return True
 

@@ -11,6 +11,7 @@ from typing import Any
 from celery_sched.config import Config
 from celery_sched.model import JobDefinition, JobId, JobStatus, RunId, Trigger
 from celery_sched.rules import misfire, overlap
+from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import schedule_of
 from celery_sched.store import gaps, jobs, runs
@@ -21,6 +22,7 @@ BATCH = 200
 MOST_OF_ONE = 50
 """Occurrences of one job planned in one tick: a burst of one job does not hold up the others."""
 FREQUENT = timedelta(seconds=10)
+INSTANT = timedelta(microseconds=1)
 NAMESPACE = uuid.UUID("6f1c2f1e-0f5f-4b57-9d0c-6a5a3d7f7c11")
 
 
@@ -51,7 +53,7 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
     new: list[dict[str, Any]] = []
     new_gaps: list[Mapping[str, Any]] = []
     moves: list[jobs.Advance] = []
-    decided: list[tuple[str, misfire.Due]] = []
+    decided: list[tuple[Any, misfire.Due]] = []
     errors: list[tuple[str, str]] = []
     for row in rows:
         job_id = JobId(row.id)
@@ -71,7 +73,7 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
         new += made
         if due.gap is not None:
             new_gaps.append(_gap_row(row, due.gap, now))
-        decided.append((row.name, due))
+        decided.append((row, due))
         moves.append(_advance(row, due, skipped + _missed(due)))
     # a row edited by plain SQL may lead to an occurrence that has its run already
     known = runs.existing_keys(tx, [made["occurrence_key"] for made in new])
@@ -110,12 +112,14 @@ def _advance(row: Any, due: misfire.Due, not_run: int) -> jobs.Advance:
     )
 
 
-def _frequent(decided: Sequence[tuple[str, misfire.Due]]) -> Iterator[tuple[str, float]]:
-    for name, due in decided:
-        if due.next_run_at is not None and due.mark is not None:
-            pause = due.next_run_at - due.mark
-            if pause < FREQUENT:
-                yield name, pause.total_seconds()
+def _frequent(decided: Sequence[tuple[Any, misfire.Due]]) -> Iterator[tuple[str, float]]:
+    for row, due in decided:
+        if due.next_run_at is None or due.mark is None:
+            continue
+        pause = due.next_run_at - due.mark
+        # an instant set by hand (run_immediately) says nothing about the schedule
+        if pause < FREQUENT and latest_in(schedule_of(row), due.mark - INSTANT, due.mark) is not None:
+            yield row.name, pause.total_seconds()
 
 
 def _due(row: Any, definition: JobDefinition, now: datetime) -> misfire.Due:
