@@ -151,6 +151,15 @@ def sleeps(seconds: float, child: str | None = None) -> str:
 
 
 @app.task
+def naps(name: str, seconds: float) -> str:
+    """Leaves its name when it begins and when it ends."""
+    note(f"{name}:begin")
+    time.sleep(seconds)
+    note(f"{name}:end")
+    return name
+
+
+@app.task
 def until_lost(seconds: float) -> str:
     """Ends two seconds after it is told that its lease is gone."""
     note("until_lost")
