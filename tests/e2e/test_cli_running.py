@@ -55,6 +55,7 @@ def test_a_stop_is_bounded(tmp_path: Path) -> None:
     deployment.write_tasks()
     assert 0 == deployment.sched("migrate").code
     with deployment.running("beat", "-l", "INFO"), deployment.running("worker", "-l", "INFO") as worker:
+        wait_until(lambda: deployment.sched("status").code == 0, 60, "scheduler and worker to be up")
         assert 0 == deployment.sched("run", "sleeper").code
         wait_until(lambda: (tmp_path / "sleeping").exists(), 60, "the job to start")
         answer = deployment.sched("stop", "--all", "--wait", "--max-wait", "6s")

@@ -126,9 +126,8 @@ def test_asked_twice_it_stops_at_once(deployment: Deployment) -> None:
     with serving(deployment, "--no-flower") as server:
         assert 0 == deployment.sched("run", "sleeper").code
         wait_until(lambda: (deployment.folder / "sleeping").exists(), 30, "the job to start")
-        begun = time.monotonic()
         hurry(server, deployment)
-        assert time.monotonic() - begun < 5
+        assert "killed what did not end by itself" in server.text()
         assert [("cancelled",)] == deployment.rows("SELECT status FROM sched_run")
 
 
