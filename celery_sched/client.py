@@ -111,7 +111,7 @@ class Client:
         except Conflict as error:
             raise AlreadyExists("job", name, "It was added in the same moment.") from error
 
-    def edit(self, name: str, *, by: str = "python", **changes: Any) -> Job:
+    def edit(self, name: str, /, *, by: str = "python", **changes: Any) -> Job:
         """Change some fields of a job. The next instant is computed from the later of now and the last one.
 
         :raises InvalidValue: a field that is not allowed; nothing was written.

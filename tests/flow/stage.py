@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from sqlalchemy import select
 
 from celery_sched import runtime
 from celery_sched.model import Run, RunId, RunKey, Token
@@ -16,6 +17,7 @@ from celery_sched.steps.receive import receive
 from celery_sched.steps.renew import Renewed, renew
 from celery_sched.steps.start import Started, Verdict, start
 from celery_sched.store import audit, gaps
+from celery_sched.store.tables import metadata
 from celery_sched.testing import FakeClock, ManualScheduler
 from celery_sched.transport import embedded_broker, ensure_folders
 
@@ -122,6 +124,15 @@ class Stage:
         rows = self.database.read(lambda tx, now: audit.newest(tx, self.config.app))
         lines = [(row.actor, row.action, row.subject, row.detail) for row in reversed(rows)]
         return [line for line in lines if action in (None, line[1])]
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """All that the database holds: equal before and after what wrote nothing."""
+        return self.database.read(
+            lambda tx, now: {
+                table.name: sorted((tuple(row) for row in tx.execute(select(table))), key=repr)
+                for table in metadata.sorted_tables
+            }
+        )
 
     def close(self) -> None:
         for scheduler in self._schedulers:
