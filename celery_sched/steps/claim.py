@@ -57,6 +57,8 @@ def claim(
             skip_locked=True,
         )
     }
+    if not locked:  # all taken by others: do not wait for their hold on the pools either
+        return Claimed(lost=tuple(run_id for run_id, _ in wanted))
     busy = runs.held_jobs(tx, list(rows))
     free = _free_slots(tx, config, candidates) if count_slots else None
     chosen: list[tuple[Row, Row]] = []

@@ -5,6 +5,7 @@ A worker here is a node id and the steps that a real one takes; real workers are
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from sqlalchemy import event, update
 
 from celery_sched import runtime as runtimes
 from celery_sched.config import load
-from celery_sched.model import Dispatch, Job, NodeId, RunId, RunKey
+from celery_sched.model import Dispatch, Job, JobId, NodeId, RunId, RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.claim import claim
 from celery_sched.steps.finish import Finished, Outcome, celery_retry, finish
@@ -41,7 +42,8 @@ T = TypeVar("T")
 APP = "bench"
 PATIENCE = 30.0
 """Seconds after which something that should have happened has not."""
-WRITES = ("insert", "update", "delete")
+FULL = bool(os.environ.get("SCHED_FULL"))
+"""All the rounds that the issue asks for; else a twentieth."""
 
 
 class Bench:
@@ -109,10 +111,20 @@ class Bench:
         """What is ready, claimed; the database counts the slots."""
 
         def work(tx: Any, now: datetime) -> tuple[Dispatch, ...]:
-            candidates = {pool: runs.ready_in(tx, APP, now, pool, limit)}
-            return claim(tx, now, self.config, candidates, count_slots=True).dispatches
+            return self.claiming(tx, now, runs.ready_in(tx, APP, now, pool, limit), pool)
 
         return (database or self.database).run(work)
+
+    def claiming(
+        self,
+        tx: Any,
+        now: datetime,
+        wanted: Sequence[tuple[RunId, JobId]] | None = None,
+        pool: str = "default",
+    ) -> tuple[Dispatch, ...]:
+        """Claim these, or what is ready, in a transaction of the caller's."""
+        wanted = runs.ready_in(tx, APP, now, pool, 500) if wanted is None else wanted
+        return claim(tx, now, self.config, {pool: wanted}, count_slots=True).dispatches
 
     def claimed(self, name: str = "job", **policies: Any) -> Dispatch:
         """A claimed run of a new job."""
@@ -133,9 +145,13 @@ class Bench:
         assert Verdict.YOURS == self.start(dispatch.key).verdict
         return dispatch
 
-    def published(self, *dispatches: Dispatch) -> int:
+    def published(self, *dispatches: Dispatch, database: Database | None = None) -> int:
         """Mark them as confirmed by the broker; return how many matched."""
-        return self.database.run(lambda tx, now: mark_published(tx, now, self.config, dispatches))
+        return (database or self.database).run(lambda tx, now: self.mark(tx, now, *dispatches))
+
+    def mark(self, tx: Any, now: datetime, *dispatches: Dispatch) -> int:
+        """The same, in a transaction of the caller's."""
+        return mark_published(tx, now, self.config, dispatches)
 
     def sweep(self, database: Database | None = None) -> Swept:
         return (database or self.database).run(lambda tx, now: sweep(tx, now, self.config))
@@ -155,8 +171,12 @@ class Bench:
                 keys.append(key)
         return keys
 
-    def receive(self, *keys: RunKey, node: NodeId | None = None) -> Received:
-        return self.database.run(lambda tx, now: receive(tx, now, self.config, keys, node or self.node))
+    def receive(
+        self, *keys: RunKey, node: NodeId | None = None, database: Database | None = None
+    ) -> Received:
+        return (database or self.database).run(
+            lambda tx, now: receive(tx, now, self.config, keys, node or self.node)
+        )
 
     def start(self, key: RunKey, node: NodeId | None = None, database: Database | None = None) -> Started:
         return (database or self.database).run(
@@ -176,9 +196,13 @@ class Bench:
         database: Database | None = None,
         **outcome: Any,
     ) -> Finished:
-        return (database or self.database).run(
+        """What a worker does at the end of a body: the outcome, and the slot where Redis counts them."""
+        finished = (database or self.database).run(
             lambda tx, now: finish(tx, now, self.config, key, Outcome(status, **outcome), self.node)
         )
+        if finished.settled:
+            self.scheduler.runtime.slots.release(finished.pool, [key.id])
+        return finished
 
     def retry(self, key: RunKey, eta: datetime) -> bool:
         """The task asked Celery for a retry."""

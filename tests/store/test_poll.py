@@ -1,0 +1,65 @@
+"""A poll that has nothing to do: it writes nothing, and on SQLite waits for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from celery_sched import runtime as runtimes
+from celery_sched.store.tables import job as job_table
+from celery_sched.testing import holding
+from tests.store.world import Bench, statements
+
+
+def _writes(seen: list[str]) -> list[str]:
+    marks = ("insert", "update", "delete", "replace", "for update", "savepoint")
+    return [statement for statement in seen if any(mark in statement.lower() for mark in marks)]
+
+
+def test_an_idle_poll_writes_nothing(bench: Bench) -> None:
+    """An idle poll only reads: with no job, with jobs due later, with running ones and with waiting ones."""
+    bench.scheduler.poll()
+    for number in range(7):
+        bench.job(f"job-{number}")
+    bench.scheduler.poll()
+    bench.clock.advance(1)
+    for _ in range(2):
+        with statements(bench.database) as seen:
+            assert "" == bench.scheduler.poll().counts.line()
+        assert [] == _writes(seen)
+        assert len(seen) < 15
+        bench.work_off()
+        bench.scheduler.poll()
+        bench.work_off()
+        bench.scheduler.poll()
+
+
+def test_an_idle_poll_says_hello_now_and_then(bench: Bench) -> None:
+    """A poll that writes because a sixth of the lease has passed is noticed by the same count."""
+    bench.scheduler.poll()
+    bench.clock.advance(10)
+    with statements(bench.database) as seen:
+        bench.scheduler.poll()
+    assert [] != _writes(seen)
+
+
+def test_an_idle_poll_takes_no_write_lock(make_bench: Callable[..., Bench]) -> None:
+    """While another writer holds the lock (on SQLite: of the whole database), an idle poll goes on."""
+    bench = make_bench(lease=6, poll_interval=1)
+    job = bench.client.add("job", task="t.ok", schedule="every 1h")
+    bench.scheduler.poll()
+    assert timedelta(seconds=2) == bench.config.session_timeout
+    with holding(bench.session(), job_table, job.id):
+        assert "" == bench.scheduler.poll().counts.line()
+        # and so do the commands that look
+        assert ["job"] == [job.name for job in bench.client.list()]
+        assert runtimes.new_node_id() not in [node.id for node in bench.client.nodes()]
+
+
+def test_a_poll_comes_back_for_the_next_instant(bench: Bench) -> None:
+    """The poll returns the time until the next due instant, and comes back at once while there is more."""
+    bench.client.add("job", task="t.ok", schedule="every 90s")
+    bench.scheduler.poll()
+    bench.clock.advance(30)
+    next_in = bench.scheduler.poll().next_in
+    assert next_in is not None and 55 < next_in <= 60
