@@ -10,7 +10,7 @@ import click
 
 from celery_sched.cli import Failed, Refused
 from celery_sched.cli.access import actor, client_of
-from celery_sched.cli.jobs import read_json
+from celery_sched.cli.definition import read_json
 from celery_sched.cli.output import (
     coloured,
     json_option,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ import click
 
 from celery_sched.cli import Failed
 from celery_sched.cli.access import app_argument, app_of, runtime_of, shown_url
+from celery_sched.cli.ports import HOST, PORT, answers, choose_port
 from celery_sched.cli.schema import migrate
 from celery_sched.cli.supervisor import Child, Supervisor
 from celery_sched.errors import SchedulerError
@@ -27,10 +27,6 @@ from celery_sched.steps.abandon import abandon
 if TYPE_CHECKING:
     from celery_sched.client import Client
     from celery_sched.runtime import Runtime
-
-HOST = "127.0.0.1"
-PORT = 5555
-PORTS_TRIED = 20
 
 # Seconds. Together they stay below the 15 s within which everything is gone.
 SCHEDULER_STOPS = 2.5
@@ -106,36 +102,6 @@ def lock_home(home: Path) -> IO[str]:
     file.write(str(os.getpid()))
     file.flush()
     return file
-
-
-def choose_port(supervisor: Supervisor, wanted: int | None) -> int | None:
-    """The dashboard's port; None where Flower is not installed."""
-    if importlib.util.find_spec("flower") is None:
-        supervisor.say("no dashboard: Flower is not installed (pip install 'celery_sched[flower]')")
-        return None
-    if wanted is not None:
-        if not is_free(wanted):
-            raise Failed(f"port {wanted} is taken. Give another --port, or none: then a free one is chosen.")
-        return wanted
-    for port in range(PORT, PORT + PORTS_TRIED):
-        if is_free(port):
-            if port != PORT:
-                supervisor.say(f"port {PORT} is taken, the dashboard takes {port}")
-            return port
-    raise Failed(
-        f"ports {PORT} to {PORT + PORTS_TRIED - 1} are taken. Give a free one: --port N, or --no-flower."
-    )
-
-
-def is_free(port: int) -> bool:
-    """Whether a server could listen on that port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 @dataclass
@@ -263,15 +229,6 @@ def send(child: Child, number: int) -> None:
     """Send a signal to a child, not to its group."""
     if child.alive:
         child.process.send_signal(number)
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens there."""
-    try:
-        with socket.create_connection((HOST, port), timeout=0.5):
-            return True
-    except OSError:
-        return False
 
 
 def ending(child: Child) -> str:
