@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import select
+from sqlalchemy import create_engine, select, text
 
 from celery_sched import runtime
 from celery_sched.model import Run, RunId, RunKey, Token
@@ -137,3 +137,17 @@ class Stage:
     def close(self) -> None:
         for scheduler in self._schedulers:
             scheduler.close()
+
+
+def somebody_waits(url: str) -> bool:
+    """Whether a session of this PostgreSQL database waits for another one's lock."""
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    engine = create_engine(url)
+    try:
+        with engine.connect() as looking:
+            return bool(looking.execute(text(asked)).scalar())
+    finally:
+        engine.dispose()

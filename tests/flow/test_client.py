@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from celery import Celery, current_app
-from sqlalchemy import create_engine, delete, insert, select, text, update
+from sqlalchemy import create_engine, delete, insert, select, update
 
 from celery_sched import runtime
 from celery_sched.client import client as proxy
 from celery_sched.errors import AlreadyExists, InvalidValue, NotFound, SchedulerError
 from celery_sched.model import JobDefinition, JobStatus, Misfire, Overlap, Source
 from celery_sched.store.tables import job as job_table
-from tests.flow.stage import Stage
+from tests.flow.stage import Stage, somebody_waits
 from tests.private_server import wait_until
 
 MakeStage = Callable[..., Stage]
@@ -156,11 +156,6 @@ def test_two_add_a_name_in_the_same_moment(make_stage: MakeStage, postgresql_url
         except Exception as error:
             errors.append(error)
 
-    def waits() -> bool:
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        with engine.connect() as looking:
-            return bool(looking.execute(text(asked)).scalar())
-
     with engine.connect() as first:
         row = dict(first.execute(select(job_table)).one()._mapping)
         first.execute(delete(job_table))
@@ -168,7 +163,7 @@ def test_two_add_a_name_in_the_same_moment(make_stage: MakeStage, postgresql_url
         first.execute(insert(job_table).values({name: row[name] for name in row if name != "id"}))
         second = threading.Thread(target=add)
         second.start()
-        wait_until(waits, 20, "the second to wait for the first")
+        wait_until(lambda: somebody_waits(postgresql_url), 20, "the second to wait for the first")
         first.commit()
     second.join(20)
     engine.dispose()

@@ -1,4 +1,4 @@
-"""What people do with runs, nodes and pools: run by hand, wait, cancel, look, stop, resize; and the status."""
+"""What people do with runs, nodes and pools: run, wait, cancel, look, stop, resize; and what status says."""
 
 from __future__ import annotations
 
