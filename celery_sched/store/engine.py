@@ -63,7 +63,8 @@ class Database:
         self._limit = seconds * 1.5
         kwargs: dict[str, Any] = {"connect_args": dict(self.dialect.connect_args(self.url, seconds))}
         if self.dialect.row_locks:
-            kwargs.update(isolation_level="READ COMMITTED", pool_pre_ping=True)
+            # no pool_pre_ping: it would wait for a connection that swallows bytes where nothing watches it
+            kwargs.update(isolation_level="READ COMMITTED")
         self.engine: Engine = create_engine(
             self.url, pool_size=pool_size, max_overflow=pool_size, pool_timeout=seconds, **kwargs
         )
@@ -102,13 +103,19 @@ class Database:
     def _attempt(self, work: Callable[[Tx, datetime], T], limit: float | None, *, write: bool) -> T:
         limit = limit or self._limit
         until = time.monotonic() + limit
+        stale = False
         for attempt in range(1, ATTEMPTS + 1):
+            begun = False
             try:
                 with self._transaction(limit, write=write) as (tx, now):
+                    begun = True
                     return work(tx, now)
             except DBAPIError as error:
                 # several lock waits in a row would outlast what one caller may take
                 again = attempt < ATTEMPTS and time.monotonic() < until
+                if again and error.connection_invalidated and not begun and not stale:
+                    stale = True  # broke while it lay in the pool; nothing was done on it yet
+                    continue
                 if again and self.dialect.is_expected(error):
                     # full jitter: two that met once should not meet again
                     time.sleep(random.uniform(0, 0.02 * 2**attempt))

@@ -15,8 +15,15 @@ from tests.flow.worker_world import World, file_broker
 
 @pytest.fixture
 def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., World]]:
-    """Makes a world: ``broker`` is ``files`` (default) or ``redis``, the database SQLite or PostgreSQL."""
+    """Makes a world: ``broker`` is ``files`` (default) or ``redis``; ``database`` is ``sqlite`` (default),
+    ``postgresql`` or a URL.
+    """
     worlds: list[World] = []
+
+    def url_of(database: str) -> str:
+        if database == "sqlite":
+            return f"sqlite:///{tmp_path / 'sched.sqlite3'}"
+        return request.getfixturevalue("postgresql_url") if database == "postgresql" else database
 
     def make(*, broker: str = "files", database: str = "sqlite", **settings: Any) -> World:
         options = (
@@ -24,12 +31,7 @@ def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Calla
             if broker == "files"
             else {"broker_url": request.getfixturevalue("redis_url")}
         )
-        url = (
-            f"sqlite:///{tmp_path / 'sched.sqlite3'}"
-            if database == "sqlite"
-            else request.getfixturevalue("postgresql_url")
-        )
-        world = World(tmp_path, url, options, **settings)
+        world = World(tmp_path, url_of(database), options, **settings)
         worlds.append(world)
         return world
 

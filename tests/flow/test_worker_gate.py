@@ -9,7 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from celery_sched.model import Token
+from celery_sched.model import JobDefinition, Source, Token
+from celery_sched.steps.define import create
+from celery_sched.store import runs
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
 
@@ -162,3 +164,31 @@ def test_celery_retry_keeps_the_claim_and_waits_for_its_eta(make_world: MakeWorl
     assert ("succeeded", 2) == (done.status, done.attempt)
     # Celery computed its own eta a few milliseconds before ours was written
     assert done.started_at is not None and done.started_at > row.eta - timedelta(seconds=0.5)
+
+
+def test_an_embedded_scheduler_and_its_worker_make_runs(make_world: MakeWorld) -> None:
+    """`worker -B`: one command plans, publishes and runs a job."""
+    world = make_world()
+    world.worker("-c", "1", "-B", "--scheduler", "celery_sched.beat:Scheduler")
+    definition = JobDefinition("tick", "tests.flow.worker_app.plain", "every 1s")
+    world.database.run(lambda tx, now: create(tx, now, world.config, definition, Source.OPERATOR))
+
+    def succeeded() -> int:
+        found = world.database.read(
+            lambda tx, now: runs.newest(tx, "flow", job_name="tick", status="succeeded", limit=10)
+        )
+        return len(found)
+
+    wait_until(lambda: succeeded() >= 2, 30, "two runs")
+    assert 0 == world.late_settlers()
+
+
+def test_children_that_are_replaced_are_behind_the_gate_too(make_world: MakeWorld) -> None:
+    """With one task per child every run has a new process, and a hung one in such a child is killed."""
+    world = make_world(broker="redis", database="postgresql", sched_max_runtime=3)
+    world.worker("-c", "1", "--max-tasks-per-child", "1")
+    for _ in range(3):
+        assert "succeeded" == world.wait(world.run("plain")).status
+    assert 3 == len(set(world.pids()))
+    assert "timed_out" == world.wait(world.run("sleeps", 600)).status
+    assert "succeeded" == world.wait(world.run("plain")).status

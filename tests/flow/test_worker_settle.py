@@ -14,6 +14,8 @@ from celery_sched.steps.receive import receive
 from celery_sched.steps.start import start
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
+from tests.proxy import Proxy
+from tests.servers import PostgresServer
 
 MakeWorld = Callable[..., World]
 LOST = Outcome(RunStatus.LOST, error="a child died")
@@ -84,3 +86,40 @@ def test_an_outcome_waits_for_a_database_that_is_briefly_away(make_world: MakeWo
     assert "succeeded" == world.wait(run_id).status
     wait_until(lambda: "the database is back" in worker.text(), 20, "the worker to say so")
     assert ["sleeps"] == world.marks()
+
+
+def test_a_run_outlives_a_black_holed_database(
+    make_world: MakeWorld, proxy: Proxy, postgres: PostgresServer, postgresql_url: str
+) -> None:
+    """Renewals that hang are cut, the worker renews as soon as it can, and the run ends as if nothing was."""
+    proxy.start(postgres.port)
+    through = postgresql_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+    world = make_world(database=through, sched_lease=12)
+    worker = world.worker("-c", "1")
+    run_id = world.run("sleeps", 12)
+    world.wait(run_id, "running")
+    proxy.blackhole()
+    worker.wait_for_log("leases cannot be renewed")
+    proxy.passing()
+    worker.wait_for_log("the database is back")
+    assert "succeeded" == world.wait(run_id).status
+    assert ["sleeps"] == world.marks()
+
+
+def test_a_body_is_not_run_when_the_start_cannot_be_asked_for(
+    make_world: MakeWorld, proxy: Proxy, postgres: PostgresServer, postgresql_url: str
+) -> None:
+    """Without the database no body begins; afterwards the run is published again and runs once."""
+    proxy.start(postgres.port)
+    through = postgresql_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+    world = make_world(database=through)
+    worker = world.worker("-c", "1")
+    dispatch = world.claim("plain")
+    proxy.refuse()
+    world.publish(dispatch, mark=False)
+    worker.wait_for_log(f"run {dispatch.key.id} was not started: the database")
+    assert [] == world.marks()
+    proxy.passing()
+    wait_until(lambda: (world.sweep(), world.marks())[1], 30, "the run to be published again")
+    assert "succeeded" == world.wait(dispatch.key.id).status
+    assert ["plain"] == world.marks()

@@ -24,8 +24,7 @@ from celery_sched.steps.manual import manual
 from celery_sched.steps.mark import mark_published
 from celery_sched.steps.publish import Publisher
 from celery_sched.steps.sweep import sweep
-from celery_sched.store import apps, jobs, nodes, pools, runs
-from celery_sched.store.tables import metadata
+from celery_sched.store import apps, jobs, nodes, pools, runs, schema
 from celery_sched.store.tables import run as run_table
 from celery_sched.transport import embedded_broker, ensure_folders
 from tests.private_server import wait_until
@@ -121,7 +120,7 @@ class World:
         self.app.conf.update(self.settings)
         self.runtime = runtime.of(self.app)
         self.config, self.database = self.runtime.config, self.runtime.database
-        metadata.create_all(self.database.engine)
+        schema.upgrade(database_url)
         self.database.run(lambda tx, now: apps.ensure(tx, self.config.app))
         self.database.run(lambda tx, now: pools.ensure(tx, self.config.app, "default", 100))
         self.publisher = Publisher(self.app)
