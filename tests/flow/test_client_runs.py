@@ -192,6 +192,7 @@ def test_cancelling_a_running_run_is_a_request(each_stage: Stage) -> None:
     assert (1, run.id) == (stage.client.status().inflight, stage.client.get("job").locked_by)
     stage.client.cancel(run.id, by="bob")
     assert "ada" == stage.client.get_run(run.id).stop_requested_by, "the first one to ask"
+    assert ["ada", "bob"] == [line[0] for line in stage.audit("cancel")], "who asked, also in vain"
     stage.poll_at(NOON + MINUTE)
     assert ["running", "queued"] == [run.status for run in stage.scheduler.runs()], "nothing new starts"
     assert {run.id: "ada: wrong file"} == stage.renew(key).stopped
