@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from celery_sched.model import RunKey
 
-SLOTS = 1024
+SLOTS = 4096
 _PLACE = struct.Struct("<BBxxI48sdd")
 _KEY, _TRUST, _DEADLINE = 8, 56, 64
 _IDLE, _IN_BODY = 0, 1
@@ -64,7 +64,7 @@ class Board:
 
     def enter(self, index: int | None, key: RunKey, trusted_until: float, deadline: float) -> None:
         """This process begins the body of a run. Index ``None`` or past the end: it cannot be noted."""
-        if index is None or not 0 <= index < self._slots:
+        if index is None or not self.has(index):
             return
         pid = os.getpid()
         # idle first, in use last: a process stopped in between has no half-written row
@@ -83,7 +83,7 @@ class Board:
 
     def leave(self, index: int | None) -> None:
         """The body is over: from now on this process must not be killed for that run."""
-        if index is not None and 0 <= index < self._slots:
+        if index is not None and self.has(index):
             self._memory[index * _PLACE.size] = _IDLE
 
     def find(self, key: RunKey) -> Place | None:
@@ -122,3 +122,7 @@ class Board:
         """Until when the lease of a body may be trusted; 0 when no process is in it."""
         place = self.find(key)
         return 0.0 if place is None else place.trusted_until
+
+    def has(self, index: int | None) -> bool:
+        """Whether a body can be noted there: a pool may be larger than the board."""
+        return index is not None and 0 <= index < self._slots

@@ -88,7 +88,7 @@ class Gate:
                 scheduled_for=started.scheduled_for or started.now,
                 attempt=key.attempt,
                 fence=started.fence,
-                is_lost=lambda: time.monotonic() >= board.trusted_until(key),
+                is_lost=lambda: board.has(index) and time.monotonic() >= board.trusted_until(key),
                 log=logging.getLogger(f"celery_sched.job.{started.job}"),
             )
         )
@@ -184,6 +184,7 @@ def _settle(
                 _write_retry(keeper, key, outcome, request, args, kwargs)
             else:
                 _write_outcome(keeper, key, outcome)
+            failpoint("finish:committed")
             return
         except EncodeError as error:
             outcome = Outcome(RunStatus.FAILED, error=f"the arguments of its retry are no JSON: {error}")

@@ -11,6 +11,7 @@ import pytest
 
 from celery_sched.model import JobDefinition, Source, Token
 from celery_sched.steps.define import create
+from celery_sched.steps.publish import headers_of
 from celery_sched.store import runs
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
@@ -192,3 +193,40 @@ def test_children_that_are_replaced_are_behind_the_gate_too(make_world: MakeWorl
     assert 3 == len(set(world.pids()))
     assert "timed_out" == world.wait(world.run("sleeps", 600)).status
     assert "succeeded" == world.wait(world.run("plain")).status
+
+
+@pytest.mark.parametrize(
+    ("content_type", "said"), [("application/json", "cannot decode"), ("application/x-other", "cannot read")]
+)
+def test_a_message_that_cannot_be_read_settles_its_run(
+    make_world: MakeWorld, content_type: str, said: str
+) -> None:
+    """A body that is no JSON, or of a kind that is not accepted, fails the run and says so."""
+    world = make_world()
+    worker = world.worker("-c", "1")
+    dispatch = world.claim("plain")
+    headers = {"id": dispatch.key.id, "task": dispatch.task, "lang": "py", **headers_of(dispatch)}
+    with world.app.producer_pool.acquire() as producer:
+        producer.publish(
+            b"{not json",
+            content_type=content_type,
+            content_encoding="utf-8",
+            headers=headers,
+            routing_key="celery",
+            declare=[world.app.amqp.queues["celery"]],
+        )
+    done = world.wait(dispatch.key.id)
+    assert "failed" == done.status
+    assert (done.error or "").startswith(f"worker {worker.name} {said} its message")
+    assert "succeeded" == world.wait(world.run("plain")).status
+
+
+def test_a_retry_whose_arguments_cannot_be_stored_fails(make_world: MakeWorld) -> None:
+    """Celery's own retry with arguments that are no JSON: the run fails and says why, and no attempt runs."""
+    world = make_world(task_serializer="pickle", accept_content=["json", "pickle"])
+    world.worker("-c", "1")
+    done = world.wait(world.run("retries_with_a_set"))
+    assert "failed" == done.status
+    assert (done.error or "").startswith("the arguments of its retry are no JSON")
+    wait_until(lambda: 1 == log_count(world, "attempt 2, dropped:"), 20, "the retry's message to be dropped")
+    assert ["retries_with_a_set"] == world.marks()

@@ -101,6 +101,12 @@ def retries(self: Any, value: Any = None, countdown: float = 0) -> Any:
     return value
 
 
+@app.task(bind=True)
+def retries_with_a_set(self: Any, value: Any = None) -> None:
+    note("retries_with_a_set")
+    raise self.retry(args=[object], countdown=0)
+
+
 @app.task
 def told() -> Any:
     """What the body is told about its run."""

@@ -46,6 +46,7 @@ class Worker:
             "FLOW_SETTINGS": json.dumps(world.settings),
             "FLOW_FOLDER": str(world.folder),
             "FLOW_SETUP": setup,
+            "C_FORCE_ROOT": "1",  # the tests may run as root, also with pickle
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
