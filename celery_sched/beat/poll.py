@@ -119,7 +119,8 @@ class Poll:
             logger.info("%s", line)
         if more:
             return Polled(counts, SOON.total_seconds())
-        times = [instant for instant in (next_due, waiting.next_ready) if instant is not None]
+        # what was due before and still is, somebody else has locked: asking again at once would only burn time
+        times = [instant for instant in (next_due, waiting.next_ready) if instant and instant > seen.now]
         elapsed = time.monotonic() - began
         next_in = min(((instant - seen.now).total_seconds() - elapsed for instant in times), default=None)
         return Polled(counts, next_in)
@@ -168,6 +169,7 @@ class Poll:
             if row is None:
                 raise RuntimeError(f"the row of app {config.app!r} vanished")
             judged = outage(tx, now, config, row, jumped)
+            failpoint("hello:judged")
             apps.passed(tx, now, config.app)
             return judged.begun, look(tx, now, config, self._node)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
+from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, NodeId, RunId, RunKey, Token
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import jobs, nodes, runs
@@ -52,6 +53,7 @@ def abandon(tx: Tx, now: datetime, config: Config, dead: Collection[NodeId], rea
         [Settlement(keys[row.id], JobId(row.job_id), RunStatus.CANCELLED, reason) for row in running],
         sources={RunStatus.RUNNING},
     )
+    failpoint("abandon:settled")
     for row in waiting:
         matched = runs.transition(
             tx,

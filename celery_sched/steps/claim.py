@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
+from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch, JobId, Overlap, RunId, RunKey, Token
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import jobs, pools, runs
@@ -103,6 +104,7 @@ def _write(tx: Tx, now: datetime, config: Config, chosen: Sequence[tuple[Row, Ro
         dispatches.append(dispatch)
     if jobs.take(tx, now, claims) != len(claims):
         raise RuntimeError("a job's lock was taken while its row was locked")
+    failpoint("claim:locked")
     for start in range(0, len(dispatches), 200):
         part = dispatches[start : start + 200]
         ids = [dispatch.key.id for dispatch in part]

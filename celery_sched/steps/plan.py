@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sched.config import Config
+from celery_sched.failpoints import failpoint
 from celery_sched.model import JobDefinition, JobId, JobStatus, RunId, Trigger
 from celery_sched.rules import misfire, overlap
 from celery_sched.rules.schedules import latest_in
@@ -79,6 +80,7 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
     known = runs.existing_keys(tx, [made["occurrence_key"] for made in new])
     new = [made for made in new if made["occurrence_key"] not in known]
     runs.add(tx, new)
+    failpoint("plan:inserted")
     gaps.add(tx, new_gaps)
     matched = jobs.advance(tx, moves)
     if matched != len(moves):

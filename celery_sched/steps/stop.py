@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.store import jobs, runs
@@ -46,6 +47,7 @@ def stop(tx: Tx, now: datetime, run_id: RunId, by: str, reason: str | None) -> S
         return Stopped(row.status, settled=True)
     key = RunKey(run_id, Token(row.token), row.attempt)
     runs.request_stop(tx, key, asked)
+    failpoint("stop:requested")
     if row.status == RunStatus.DISPATCHED:
         settle(
             tx,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sched.config import Config
+from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch, JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.store import apps, jobs, runs
@@ -89,6 +90,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
         settled.append((row, status, reason))
     guard = run.c.lease_expires_at < now
     settle(tx, now, settlements, guard=guard)
+    failpoint("sweep:settled")
     if republish:
         matched = runs.transition(
             tx,

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, select, true
 
+from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import HELD, TERMINAL, RunStatus
 from celery_sched.store import jobs, runs
@@ -69,6 +70,7 @@ def settle(
         if count not in (0, len(group)) or (count == 0 and len(settlements) > 1):
             raise RuntimeError(f"{count} of {len(group)} locked runs matched while settling")
         if count:
+            failpoint("settle:moved")
             matched += count
             jobs.count_outcomes(tx, now, [(s.job_id, s.status) for s in group])
             jobs.unlock(tx, [(s.job_id, s.key.token) for s in group])

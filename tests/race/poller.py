@@ -16,6 +16,8 @@ from celery import Celery
 
 from celery_sched import runtime as runtimes
 from celery_sched.config import load
+from celery_sched.model import NodeId, RunId
+from celery_sched.steps.abandon import abandon
 from celery_sched.testing import FakeClock, ManualScheduler
 from tests.private_server import wait_until
 from tests.reaper import REAPER
@@ -50,10 +52,14 @@ class Poller:
 
     def poll(self, times: int = 1) -> None:
         """Make it poll at the bench's time; :meth:`wait` waits for the end."""
+        self.do(str(times))
+
+    def do(self, what: str) -> None:
+        """Make it do something: ``cancel RUN``, ``abandon NODE`` or a number of polls."""
         self._asked += 1
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(f"{self._bench.clock.now.isoformat()} {times}\n".encode())
+            self.process.stdin.write(f"{self._bench.clock.now.isoformat()} {what}\n".encode())
             self.process.stdin.flush()
         except BrokenPipeError:
             return  # it is dead: `wait` says how it ended
@@ -98,10 +104,16 @@ def main(settings: Mapping[str, Any]) -> None:
     scheduler = ManualScheduler(app, clock=clock, runtime=runtime)
     print("ready", flush=True)
     for line in sys.stdin:
-        instant, times = line.split()
+        instant, what, *subject = line.split()
         clock.now = datetime.fromisoformat(instant)
-        for _ in range(int(times)):
-            scheduler.poll()
+        if what == "cancel":
+            scheduler.client.cancel(RunId(subject[0]))
+        elif what == "abandon":
+            dead = [NodeId(subject[0])]
+            scheduler.database.run(lambda tx, now: abandon(tx, now, scheduler.config, dead, "a test"))  # noqa: B023
+        else:
+            for _ in range(int(what)):
+                scheduler.poll()
         print("done", flush=True)
 
 
