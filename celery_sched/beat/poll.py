@@ -119,7 +119,7 @@ class Poll:
             logger.info("%s", line)
         if more:
             return Polled(counts, SOON.total_seconds())
-        # what was due before and still is, somebody else has locked: asking again at once would only burn time
+        # what was due and still is, somebody else has locked: to ask again at once only burns time
         times = [instant for instant in (next_due, waiting.next_ready) if instant and instant > seen.now]
         elapsed = time.monotonic() - began
         next_in = min(((instant - seen.now).total_seconds() - elapsed for instant in times), default=None)
