@@ -24,10 +24,6 @@ class Scale:
     lateness_floor: float
     """Lateness below this is no lateness: noise of the machine."""
 
-    @property
-    def session_timeout(self) -> float:
-        return min(10.0, self.lease / 3)
-
 
 SCALED = Scale(
     lease=3, poll=0.5, window=15, every=1, slow=6, naps=1, outage=5, patience=10, lateness_floor=1.5
