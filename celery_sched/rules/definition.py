@@ -60,6 +60,10 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
             values[key] = [] if key == "args" else {}
     zone = values.get("timezone", "UTC")
     parsed = schedules.parse(values["schedule"], tz=zone, name=values["name"])
+    if parsed.kind == "after":
+        allowed = "a cron expression, `every ...` or `once ...`"
+        hint = "A fixed delay from the end of the last run can be previewed, but a job cannot have it yet."
+        raise InvalidValue("schedule", parsed.text, allowed, hint)
     return JobDefinition(**{**values, "schedule": parsed.text})
 
 

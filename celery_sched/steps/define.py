@@ -14,6 +14,7 @@ from celery_sched.store import apps, jobs
 from celery_sched.store.engine import Tx
 
 GONE = "gone from code"
+GONE_PAUSED = "gone from code while it was paused"
 OFF = "disabled in its definition"
 TIMING = frozenset({"schedule", "timezone"})
 
@@ -135,14 +136,10 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
     in_code = {definition.name for definition in definitions}
     for row in known.values():
         gone = row.source == Source.CODE and row.name not in in_code
-        if gone and row.status_reason != GONE:
-            jobs.define(
-                tx,
-                now,
-                JobId(row.id),
-                row.version,
-                {"status": JobStatus.DISABLED.value, "status_reason": GONE, "next_run_at": None},
-            )
+        if gone and row.status_reason not in (GONE, GONE_PAUSED):
+            reason = GONE_PAUSED if row.status == JobStatus.PAUSED else GONE
+            columns = {"status": JobStatus.DISABLED.value, "status_reason": reason, "next_run_at": None}
+            jobs.define(tx, now, JobId(row.id), row.version, columns)
             disabled.append(row.name)
     return Synced(tuple(added), tuple(changed), tuple(disabled), tuple(kept), tuple(taken))
 
@@ -151,7 +148,8 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
     """Write what code changed since it was last synced, except the fields that an operator changed."""
     columns = jobs.to_columns(definition)
     was = row.code_definition or {}
-    returned = row.status == JobStatus.DISABLED and row.status_reason == GONE
+    paused = row.status_reason == GONE_PAUSED
+    returned = row.status == JobStatus.DISABLED and (paused or row.status_reason == GONE)
     if columns == was and not returned:
         return False
     changes = {
@@ -162,6 +160,9 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
     if returned:  # computes where it stands again; switched off by hand, it stays off
         changes["enabled"] = row.enabled if "enabled" in by_hand else definition.enabled
     change(tx, now, row, changes, code_definition=columns)
+    if paused:  # a deploy that lacked the job for a while does not resume it
+        current = jobs.lock(tx, [JobId(row.id)])[JobId(row.id)]
+        pause(tx, now, current, "paused before it was gone from code")
     return True
 
 

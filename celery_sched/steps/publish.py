@@ -117,7 +117,8 @@ class Publisher:
     @property
     def _broken(self) -> tuple[type[BaseException], ...]:
         """Errors that say that the connection, not the message, is at fault."""
-        from kombu.exceptions import BatchPublishError, OperationalError
+        # the stubs of kombu do not know BatchPublishError
+        from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 
         connection = self._connection
         own = () if connection is None else (*connection.connection_errors, *connection.channel_errors)

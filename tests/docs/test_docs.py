@@ -1,4 +1,4 @@
-"""The docs say what the code does: tables made from the code, links that lead somewhere, commands that exist."""
+"""The docs say what the code does: tables made from the code, links that lead somewhere, real commands."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from celery_sched import decorators, runtime
 from celery_sched.beat import Scheduler
 from celery_sched.model import Job, JobDefinition, JobStatus, Source
 from celery_sched.rules.definition import checked
-from celery_sched.steps.define import GONE, Synced, sync
+from celery_sched.steps.define import GONE, GONE_PAUSED, Synced, sync
 from celery_sched.store import apps
 from tests.flow.stage import Stage, somebody_waits
 from tests.private_server import wait_until
@@ -194,6 +194,17 @@ def test_switched_off_by_hand_it_stays_off_when_it_comes_back(stage: Stage) -> N
     assert (("job", ("enabled",)),) == back.kept
     found = stage.client.get("job")
     assert (JobStatus.DISABLED, False, None) == (found.status, found.definition.enabled, found.next_run_at)
+
+
+def test_paused_it_is_paused_when_it_comes_back(stage: Stage) -> None:
+    """A release that lacked a paused job for a while does not resume it."""
+    start(stage, defined())
+    stage.client.pause("job", "too loud")
+    start(stage)
+    assert GONE_PAUSED == stage.client.get("job").status_reason
+    start(stage, defined())
+    found = stage.client.get("job")
+    assert (JobStatus.PAUSED, None) == (found.status, found.next_run_at)
 
 
 def test_code_may_disable_a_job(stage: Stage) -> None:

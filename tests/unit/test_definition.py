@@ -70,6 +70,7 @@ def test_every_field_has_one_form() -> None:
 
 
 REFUSED = [
+    ({"schedule": "after 5m"}, "schedule", "`every ...`"),
     ({"name": ""}, "name of a job", "1 to 200"),
     ({"name": " x"}, "name of a job", "blanks"),
     ({"name": "a\nb"}, "name of a job", "control"),
