@@ -108,7 +108,7 @@ class Poll:
             more = self._step("plan", lambda: self._plan(deadline, counts), False) or more
         self._check(deadline)
         waiting = database.read(lambda tx, now: queue(tx, now, self.config, CLAIM_BATCH))
-        more = self._step("claim", lambda: self._claim(waiting, counts, republish, deadline), False) or more
+        more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
         next_due = (
             database.read(lambda tx, now: jobs.next_due(tx, self.config.app))
             if counts.planned
@@ -240,7 +240,7 @@ class Poll:
                 break
         return True
 
-    def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch], deadline: float) -> bool:
+    def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch]) -> bool:
         """Claim what has slots and publish it, with what the sweep found unstarted."""
         wanted = {pool: [run_id for run_id, _ in chosen] for pool, chosen in waiting.candidates.items()}
         publisher = None
@@ -257,8 +257,8 @@ class Poll:
         dispatches: list[Dispatch] = []
         if publisher is not None:
             try:
+                # no look at the deadline in between: what is claimed and not published waits for a whole lease
                 dispatches = self._claim_granted(waiting, granted, counts)
-                self._check(deadline)
                 self._publish(publisher, [*republish, *dispatches], counts)
             finally:
                 self._give_back(publisher)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from celery.result import denied_join_result
+
 from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch
 
@@ -94,7 +96,9 @@ class Publisher:
             part = dispatches[start : start + BATCH]
             good: list[Dispatch] = []
             try:
-                with self._producer.batch(max_size=BATCH * 4):
+                # Nobody waits here for results: Celery would open a connection of its own to the result
+                # backend, without our time-outs, and subscribe to the result of every run.
+                with denied_join_result(), self._producer.batch(max_size=BATCH * 4):
                     for dispatch in part:
                         try:
                             self._send(dispatch)

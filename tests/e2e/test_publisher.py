@@ -67,3 +67,15 @@ def test_connecting_is_bounded(publisher: Publisher, proxy: Proxy, state: str, a
     began = time.monotonic()
     assert publisher.connect() is not None
     assert time.monotonic() - began < allowed + SLACK
+
+
+def test_results_are_not_subscribed_to(proxy: Proxy, redis_server: RedisServer) -> None:
+    """The result backend is not talked to: silent, it would hold up a poll far beyond its time-outs."""
+    proxy.start(redis_server.port)
+    broker, results = redis_server.fresh_url(), f"redis://127.0.0.1:{proxy.port}/0"
+    with Celery("shop", broker=broker, backend=results, set_as_current=False) as app:
+        publisher = Publisher(app)
+        assert publisher.connect() is None
+        assert (DISPATCH,) == publisher.publish([DISPATCH]).sent
+        publisher.close()
+    assert 0 == proxy.accepted
