@@ -257,7 +257,7 @@ class Poll:
         dispatches: list[Dispatch] = []
         if publisher is not None:
             try:
-                # no look at the deadline in between: what is claimed and not published waits for a whole lease
+                # no look at the deadline in between: claimed and not published, they would wait for a lease
                 dispatches = self._claim_granted(waiting, granted, counts)
                 self._publish(publisher, [*republish, *dispatches], counts)
             finally:
