@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from celery_sched.model import RunKey
+from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 from celery_sched.worker import killer
 from celery_sched.worker.board import Board
 from celery_sched.worker.killer import Kill
 
 logger = logging.getLogger("celery_sched.worker")
+GRACE = 1.0
+"""Seconds that a pool has to report a dead child itself."""
 
 
 class Absent(Enum):
@@ -49,6 +54,7 @@ class Endings:
         self._open: dict[RunKey, Ending] = {}
         self._killed: dict[RunKey, Ending] = {}
         self._told: set[RunKey] = set()
+        self._dead: dict[RunKey, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self._wanted or self._open)
@@ -65,6 +71,23 @@ class Endings:
         """Only runs whose message is here matter."""
         self._told.intersection_update(live)
         self._killed = {key: ending for key, ending in self._killed.items() if key in live}
+
+    def notice_deaths(self, live: Collection[RunKey]) -> None:
+        """Find bodies whose child has died. Pools without an event loop report that ten seconds later."""
+        dead: dict[RunKey, float] = {}
+        for key in live:
+            place = self._board.find(key)
+            if place is None or place.pid == os.getpid() or key in self._killed:
+                continue
+            if killer.is_dead(place.pid):
+                dead[key] = self._dead.get(key, time.monotonic())
+                # the pools with an event loop know more about it, and sooner
+                if time.monotonic() - dead[key] >= GRACE:
+                    why = "the child process died"
+                    self.want(
+                        Ending(key, Outcome(RunStatus.LOST, None, why, why), why, Absent.WRITE, place.pid)
+                    )
+        self._dead = dead
 
     def work(self, live: Collection[RunKey]) -> Iterator[tuple[RunKey, Outcome]]:
         """Kill what shall be killed; yields the outcomes to write."""

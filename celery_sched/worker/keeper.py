@@ -136,6 +136,7 @@ class Keeper:
 
     def _turn(self, *, last: bool = False) -> None:
         try:
+            self._endings.notice_deaths(live(self.app))
             if self._endings:
                 self._outcomes.extend(self._endings.work(live(self.app)))
             self._write_outcomes()

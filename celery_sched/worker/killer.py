@@ -68,6 +68,11 @@ def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
     return Kill.KILLED
 
 
+def is_dead(pid: int) -> bool:
+    """Whether a child of this process has ended (collected or not)."""
+    return _child(pid) is None
+
+
 def kill_leftovers(pid: int) -> None:
     """Kill what a child that dies, or died, has started, but not the child itself.
 

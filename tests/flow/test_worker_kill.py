@@ -133,7 +133,8 @@ def test_a_child_that_dies_is_settled_at_once(
     """A lost child settles its run long before the lease ends; out of memory does not stop the worker."""
     world = make_world(broker=broker, sched_lease=60)
     worker = world.worker("-c", "1")
-    done = world.wait(world.run("dies", how), timeout=20)
+    # 10 s is what Celery's pool without an event loop takes to notice it
+    done = world.wait(world.run("dies", how), timeout=8)
     assert status == done.status
     assert ("MemoryError" if how == "memory" else "the child process died") in (done.error or "")
     assert "succeeded" == world.wait(world.run("plain")).status
