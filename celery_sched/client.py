@@ -434,7 +434,7 @@ def _problems(tx: Tx, now: datetime, config: Any, alive: Sequence[Node], late: f
             problems.append(f"job {row.name!r} goes to queue {queue!r}, which no worker consumes")
         if row.pool not in known:
             problems.append(f"job {row.name!r} has pool {row.pool!r}, which does not exist: it never runs")
-    held_up = runs.unreceived(tx, config.app, now - config.lease)
+    held_up = queue.unreceived(tx, config.app, now - config.lease)
     if workers and held_up:
         names = ", ".join(sorted({job for job, _ in held_up}))
         problems.append(

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from celery_sched.config import Config
 from celery_sched.model import JobId, NodeId, RunId
-from celery_sched.store import apps, jobs, nodes, pools, runs
+from celery_sched.store import apps, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 
 
@@ -60,16 +60,16 @@ def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
     )
 
 
-def queue(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
+def look_closer(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
     """Read what waits, and the best candidates of each pool that has free slots."""
     slots = {name: pool.slots for name, pool in pools.every(tx, config.app).items()}
-    held = tuple(runs.held_in_pools(tx, config.app))
-    counts = runs.ready_by_pool(tx, config.app, now)
+    held = tuple(queue.held_in_pools(tx, config.app))
+    counts = queue.ready_by_pool(tx, config.app, now)
     candidates: dict[str, tuple[tuple[RunId, JobId], ...]] = {}
     for pool in counts:
         free = slots.get(pool, 0) - sum(1 for name, _, _ in held if name == pool)
         if free > 0:
-            candidates[pool] = tuple(runs.ready_in(tx, config.app, now, pool, min(free, limit)))
+            candidates[pool] = tuple(queue.ready_in(tx, config.app, now, pool, min(free, limit)))
     return Queue(
         now=now,
         slots=slots,
@@ -77,5 +77,5 @@ def queue(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
         candidates=candidates,
         waiting={pool: count for pool, (count, _) in counts.items()},
         fresh={pool: fresh for pool, (_, fresh) in counts.items()},
-        next_ready=runs.next_ready_at(tx, config.app, now),
+        next_ready=queue.next_ready_at(tx, config.app, now),
     )

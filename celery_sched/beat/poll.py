@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from celery_sched import __version__
-from celery_sched.beat.look import Look, Queue, look, queue
+from celery_sched.beat.look import Look, Queue, look, look_closer
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.inflight import Granted
@@ -25,7 +25,7 @@ from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
 from celery_sched.steps.sweep import Swept, outage, sweep, sweep_outdated
-from celery_sched.store import apps, jobs, nodes, pools, runs
+from celery_sched.store import apps, jobs, nodes, pools, queue
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
 
@@ -107,7 +107,7 @@ class Poll:
         if seen.next_due is not None and seen.next_due <= seen.now:
             more = self._step("plan", lambda: self._plan(deadline, counts), False) or more
         self._check(deadline)
-        waiting = database.read(lambda tx, now: queue(tx, now, self.config, CLAIM_BATCH))
+        waiting = database.read(lambda tx, now: look_closer(tx, now, self.config, CLAIM_BATCH))
         more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
         next_due = (
             database.read(lambda tx, now: jobs.next_due(tx, self.config.app))
@@ -328,7 +328,7 @@ class Poll:
         missing = [pool for pool in waiting.waiting if pool not in waiting.slots]
         if any(waiting.fresh.get(pool, 0) > 0 for pool in [*full, *missing]):
             counts.at_capacity = self.runtime.database.run(
-                lambda tx, now: runs.mark_at_capacity(tx, self.config.app, now, [*full, *missing])
+                lambda tx, now: queue.mark_at_capacity(tx, self.config.app, now, [*full, *missing])
             )
         took: dict[str, int] = {}
         for dispatch in dispatches:

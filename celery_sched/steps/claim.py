@@ -11,7 +11,7 @@ from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch, JobId, Overlap, RunId, RunKey, Token
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import jobs, pools, runs
+from celery_sched.store import jobs, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 from celery_sched.store.tables import run
 
@@ -60,7 +60,7 @@ def claim(
     }
     if not locked:  # all taken by others: do not wait for their hold on the pools either
         return Claimed(lost=tuple(run_id for run_id, _ in wanted))
-    busy = runs.held_jobs(tx, list(rows))
+    busy = queue.held_jobs(tx, list(rows))
     free = _free_slots(tx, config, candidates) if count_slots else None
     chosen: list[tuple[Row, Row]] = []
     for pool, of_pool in candidates.items():
@@ -82,7 +82,7 @@ def claim(
 
 def _free_slots(tx: Tx, config: Config, names: Collection[str]) -> dict[str, int]:
     slots = pools.lock(tx, config.app, names)
-    held = runs.held_counts(tx, config.app, names)
+    held = queue.held_counts(tx, config.app, names)
     return {name: count - held.get(name, 0) for name, count in slots.items()}
 
 

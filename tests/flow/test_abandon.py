@@ -17,7 +17,7 @@ from celery_sched.steps.claim import claim
 from celery_sched.steps.plan import plan
 from celery_sched.steps.receive import receive
 from celery_sched.steps.start import Verdict, start
-from celery_sched.store import apps, jobs, nodes, pools, runs
+from celery_sched.store import apps, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Database
 from celery_sched.store.tables import metadata
 
@@ -58,7 +58,7 @@ class World:
                 next_run_at=now,
             )
             plan(tx, now, self.config)
-            candidates = {"default": runs.ready_in(tx, "app", now, "default", 10)}
+            candidates = {"default": queue.ready_in(tx, "app", now, "default", 10)}
             (dispatch,) = claim(tx, now, self.config, candidates, count_slots=True).dispatches
             return dispatch.key
 
@@ -94,7 +94,7 @@ class World:
 
     def in_flight(self) -> int:
         """Slots taken."""
-        return self.database.read(lambda tx, now: len(runs.held_in_pools(tx, "app")))
+        return self.database.read(lambda tx, now: len(queue.held_in_pools(tx, "app")))
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_what_had_not_started_waits_again(world: World) -> None:
     assert (None, None, 0) == (world.lock("received"), world.lock("published"), world.in_flight())
 
     def again(tx: Any, now: datetime) -> int:
-        candidates = {"default": runs.ready_in(tx, "app", now, "default", 10)}
+        candidates = {"default": queue.ready_in(tx, "app", now, "default", 10)}
         return len(claim(tx, now, world.config, candidates, count_slots=True).dispatches)
 
     assert 2 == world.database.run(again)

@@ -23,7 +23,7 @@ from celery_sched.steps.renew import renew
 from celery_sched.steps.start import Verdict, start
 from celery_sched.steps.stop import stop
 from celery_sched.steps.sweep import sweep
-from celery_sched.store import runs
+from celery_sched.store import queue
 from celery_sched.store.engine import Database
 from tests import invariants
 from tests.private_server import wait_until
@@ -266,4 +266,4 @@ def test_what_waits_is_known(bench: Bench) -> None:
     """The look for sessions that wait sees none where none waits (else the stages above prove nothing)."""
     if bench.database.dialect.row_locks:
         assert not _waits(bench)
-    assert [] == bench.database.read(lambda tx, now: runs.held_in_pools(tx, bench.config.app))
+    assert [] == bench.database.read(lambda tx, now: queue.held_in_pools(tx, bench.config.app))

@@ -30,7 +30,7 @@ from celery_sched.steps.receive import Received, receive
 from celery_sched.steps.renew import Renewed, renew
 from celery_sched.steps.start import Started, Verdict, start
 from celery_sched.steps.sweep import Swept, sweep
-from celery_sched.store import apps, pools, runs
+from celery_sched.store import apps, pools, queue
 from celery_sched.store.engine import Clock, Database
 from celery_sched.store.tables import job as job_table
 from celery_sched.store.tables import run as run_table
@@ -66,6 +66,8 @@ class Bench:
         self._clock: Clock | None = None if real else self.clock
         self._schedulers: list[ManualScheduler] = []
         self._databases: list[Database] = []
+        self._reader = Celery(APP, set_as_current=False)
+        self._reader.conf.update(self.settings)
         self.scheduler = self.another()
         self.config, self.client = self.scheduler.config, self.scheduler.client
         self.database = self.scheduler.database
@@ -111,7 +113,7 @@ class Bench:
         """What is ready, claimed; the database counts the slots."""
 
         def work(tx: Any, now: datetime) -> tuple[Dispatch, ...]:
-            return self.claiming(tx, now, runs.ready_in(tx, APP, now, pool, limit), pool)
+            return self.claiming(tx, now, queue.ready_in(tx, APP, now, pool, limit), pool)
 
         return (database or self.database).run(work)
 
@@ -123,7 +125,7 @@ class Bench:
         pool: str = "default",
     ) -> tuple[Dispatch, ...]:
         """Claim these, or what is ready, in a transaction of the caller's."""
-        wanted = runs.ready_in(tx, APP, now, pool, 500) if wanted is None else wanted
+        wanted = queue.ready_in(tx, APP, now, pool, 500) if wanted is None else wanted
         return claim(tx, now, self.config, {pool: wanted}, count_slots=True).dispatches
 
     def claimed(self, name: str = "job", **policies: Any) -> Dispatch:
@@ -161,9 +163,7 @@ class Bench:
     def messages(self) -> list[RunKey]:
         """The keys of all messages that are in the broker, taken out of it."""
         keys = []
-        app = Celery(APP, set_as_current=False)
-        app.conf.update(self.settings)
-        with app.connection_for_read() as connection:
+        with self._reader.connection_for_read() as connection:
             channel = connection.default_channel
             while (message := channel.basic_get("celery", no_ack=True)) is not None:
                 key = key_of(message.headers)
@@ -237,7 +237,7 @@ class Bench:
         return sorted(run.status for run in self.scheduler.runs())
 
     def in_flight(self) -> int:
-        return self.database.read(lambda tx, now: len(runs.held_in_pools(tx, APP)))
+        return self.database.read(lambda tx, now: len(queue.held_in_pools(tx, APP)))
 
     def totals(self) -> Any:
         return self.database.read(lambda tx, now: apps.get(tx, APP))
