@@ -9,7 +9,6 @@ import builtins
 import difflib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -24,7 +23,6 @@ from celery_sched.model import (
     Misfire,
     Node,
     NodeId,
-    NodeKind,
     Overlap,
     Pool,
     Run,
@@ -35,49 +33,16 @@ from celery_sched.rules import overlap as overlap_rule
 from celery_sched.rules.definition import checked, checked_arguments
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.runtime import Runtime
+from celery_sched.status import Status, alive, look
 from celery_sched.steps import define
 from celery_sched.steps.manual import manual
 from celery_sched.steps.stop import stop
-from celery_sched.store import apps, audit, jobs, nodes, pools, runs
+from celery_sched.store import audit, job_forms, jobs, nodes, pools, runs
 from celery_sched.store.engine import Conflict, Tx
 from celery_sched.store.tables import run as run_table
 
-ALIVE = 3
-"""A node not seen for this many sixths of a lease (schedulers) or thirds (workers) is not alive."""
 LOOK = 0.2
 """Seconds between two looks at a run that is waited for."""
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """A process that is alive."""
-
-    id: NodeId
-    host: str
-    pid: int
-    last_seen: datetime
-    name: str
-
-
-@dataclass(frozen=True)
-class Status:
-    """How the scheduler as a whole is doing; ``problems`` say what is wrong, in words."""
-
-    schedulers: Sequence[NodeStatus]
-    workers: Sequence[NodeStatus]
-    inflight: int
-    max_concurrent_jobs: int
-    due: int
-    oldest_due_seconds: float
-    running: int
-    queued: int
-    swept: int
-    dispatched: int
-    at_capacity: int
-    lock_lost: int
-    late_settlers: int
-    healthy: bool
-    problems: Sequence[str]
 
 
 class Client:
@@ -103,7 +68,7 @@ class Client:
                 raise AlreadyExists("job", name, "Change it with edit, or choose another name.")
             self._check_pool(tx, definition)
             define.create(tx, now, self._config, definition, Source.OPERATOR)
-            self._note(tx, now, by, "add", name, jobs.to_columns(definition))
+            self._note(tx, now, by, "add", name, job_forms.to_columns(definition))
             return self._job(tx, name)
 
         try:
@@ -122,8 +87,8 @@ class Client:
 
         def work(tx: Tx, now: datetime) -> Job:
             row = self._locked(tx, name)
-            old = jobs.definition_of(row)
-            fields = {field: getattr(old, field) for field in jobs.DEFINITION}
+            old = job_forms.definition_of(row)
+            fields = {field: getattr(old, field) for field in job_forms.DEFINITION}
             definition = checked(**{**fields, **changes})
             self._check_pool(tx, definition)
             changed = {
@@ -133,7 +98,7 @@ class Client:
             }
             if changed:
                 define.change(tx, now, row, changed)
-                detail = {field: jobs.to_column(value) for field, value in changed.items()}
+                detail = {field: job_forms.to_column(value) for field, value in changed.items()}
                 self._note(tx, now, by, "edit", name, detail)
             return self._job(tx, name)
 
@@ -156,7 +121,7 @@ class Client:
                     "cancel them first, or wait"
                 )
             jobs.remove(tx, JobId(row.id))
-            self._note(tx, now, by, "delete", name, jobs.to_columns(jobs.definition_of(row)))
+            self._note(tx, now, by, "delete", name, job_forms.to_columns(job_forms.definition_of(row)))
 
         self._database.run(work)
 
@@ -168,7 +133,7 @@ class Client:
         """All jobs of the app, by name, or those of one status. :raises InvalidValue: no such status."""
         wanted = _status(status, JobStatus)
         found = self._database.read(
-            lambda tx, now: [jobs.from_row(row) for row in jobs.every(tx, self._config.app)]
+            lambda tx, now: [job_forms.from_row(row) for row in jobs.every(tx, self._config.app)]
         )
         return [job for job in found if wanted is None or job.status == wanted]
 
@@ -292,11 +257,11 @@ class Client:
 
     def status(self) -> Status:
         """How it is doing, from one look at the database."""
-        return self._database.read(self._status)
+        return self._database.read(lambda tx, now: look(tx, now, self._config))
 
     def nodes(self) -> builtins.list[Node]:
         """Schedulers and workers that are alive."""
-        return self._database.read(self._alive)
+        return self._database.read(lambda tx, now: alive(tx, now, self._config))
 
     def stop_nodes(self, node_id: NodeId | None = None, *, by: str = "python") -> None:
         """Ask one node, or all of the app, to stop: schedulers drain, workers finish what runs.
@@ -305,10 +270,10 @@ class Client:
         """
 
         def work(tx: Tx, now: datetime) -> None:
-            alive = [node.id for node in self._alive(tx, now)]
+            living = [node.id for node in alive(tx, now, self._config)]
             if node_id is not None and node_id not in [node.id for node in nodes.every(tx, self._config.app)]:
                 raise NotFound("node", node_id, "See: sched status.")
-            for one in alive if node_id is None else [node_id]:
+            for one in living if node_id is None else [node_id]:
                 nodes.request_stop(tx, now, one)
                 self._note(tx, now, by, "stop", f"node:{one}", {})
 
@@ -343,7 +308,7 @@ class Client:
         row = jobs.get(tx, self._config.app, name)
         if row is None:
             raise NotFound("job", name, near(name, jobs.names(tx, self._config.app)))
-        return jobs.from_row(row)
+        return job_forms.from_row(row)
 
     def _locked(self, tx: Tx, name: str) -> Any:
         return jobs.lock(tx, [self._job(tx, name).id])[self._job(tx, name).id]
@@ -366,82 +331,6 @@ class Client:
         self, tx: Tx, now: datetime, by: str, action: str, subject: str, detail: Mapping[str, Any]
     ) -> None:
         audit.add(tx, now, self._config.app, by, action, subject, detail)
-
-    def _alive(self, tx: Tx, now: datetime) -> builtins.list[Node]:
-        limits = {
-            NodeKind.SCHEDULER: self._config.lease * ALIVE / 6,
-            NodeKind.WORKER: self._config.lease * ALIVE / 3,
-        }
-        return [
-            node for node in nodes.every(tx, self._config.app) if now - node.last_seen <= limits[node.kind]
-        ]
-
-    def _status(self, tx: Tx, now: datetime) -> Status:
-        config = self._config
-        alive = self._alive(tx, now)
-        schedulers = [_seen(node) for node in alive if node.kind is NodeKind.SCHEDULER]
-        workers = [_seen(node) for node in alive if node.kind is NodeKind.WORKER]
-        counts = runs.count_by_status(tx, config.app)
-        row = apps.get(tx, config.app)
-        totals = {name: 0 if row is None else getattr(row, name) for name in apps.TOTALS}
-        known = pools.every(tx, config.app)
-        oldest = jobs.next_due(tx, config.app)
-        late = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
-        running = counts.get(RunStatus.RUNNING, 0)
-        problems = _problems(tx, now, config, alive, late)
-        return Status(
-            schedulers=schedulers,
-            workers=workers,
-            inflight=running + counts.get(RunStatus.DISPATCHED, 0),
-            max_concurrent_jobs=(
-                known[pools.DEFAULT].slots if pools.DEFAULT in known else config.max_concurrent_jobs
-            ),
-            due=jobs.count_due(tx, config.app, now),
-            oldest_due_seconds=late,
-            running=running,
-            queued=counts.get(RunStatus.QUEUED, 0),
-            **totals,
-            healthy=not problems,
-            problems=problems,
-        )
-
-
-def _seen(node: Node) -> NodeStatus:
-    return NodeStatus(node.id, node.host, node.pid, node.last_seen, node.name)
-
-
-def _problems(tx: Tx, now: datetime, config: Any, alive: Sequence[Node], late: float) -> builtins.list[str]:
-    """What a person should know, each with what to do."""
-    problems = []
-    if not any(node.kind is NodeKind.SCHEDULER for node in alive):
-        problems.append("no scheduler is alive: start one with `celery -A APP beat`")
-    workers = [node for node in alive if node.kind is NodeKind.WORKER]
-    if not workers:
-        problems.append("no worker is alive: start one with `celery -A APP worker`")
-    if late > max(10.0, 5 * config.poll_interval.total_seconds()) and config.enabled:
-        problems.append(f"the oldest due job has waited for {late:.0f} s")
-    if not config.enabled:
-        problems.append("sched_enabled is off: nothing is planned, claimed or swept")
-    known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
-    consumed = {queue for node in workers for queue in node.facts.get("queues", ())}
-    for row in jobs.every(tx, config.app):
-        if row.status == JobStatus.ERROR:
-            problems.append(f"job {row.name!r} is in error: {row.status_reason}")
-        if row.status != JobStatus.ACTIVE:
-            continue
-        queue = row.options.get("queue")
-        if workers and consumed and queue is not None and queue not in consumed:
-            problems.append(f"job {row.name!r} goes to queue {queue!r}, which no worker consumes")
-        if row.pool not in known:
-            problems.append(f"job {row.name!r} has pool {row.pool!r}, which does not exist: it never runs")
-    held_up = queue.unreceived(tx, config.app, now - config.lease)
-    if workers and held_up:
-        names = ", ".join(sorted({job for job, _ in held_up}))
-        problems.append(
-            f"{len(held_up)} published run(s) wait for a worker for over {config.lease.total_seconds():g} s "
-            f"(jobs: {names}): does a worker consume their queue?"
-        )
-    return problems
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Table, create_engine, select
 
 from celery_sched import runtime as runtimes
-from celery_sched.beat.poll import Poll, Polled, identity
+from celery_sched.beat.poll import Poll, Polled
+from celery_sched.beat.presence import identity
 from celery_sched.client import Client
 from celery_sched.config import load
 from celery_sched.model import Job, NodeKind, Run, RunId
@@ -55,7 +56,7 @@ class ManualScheduler:
         self.client = Client(self.runtime)
         self.node_id = runtimes.new_node_id()
         node = identity(self.node_id, self.config.app, NodeKind.SCHEDULER, "manual", self.clock())
-        self._poll = Poll(self.runtime, app, self.node_id, node)
+        self._poll = Poll(self.runtime, app, node)
         self._hello = timedelta(seconds=self.config.lease.total_seconds() / 6)
         self._greeted: datetime | None = None
 
@@ -64,7 +65,7 @@ class ManualScheduler:
         now = self.clock()
         if self._greeted is None or abs(now - self._greeted) >= self._hello:
             # what real time does in a real scheduler: it says hello once per sixth of the lease
-            self._poll.greet_at_next_poll()
+            self._poll.presence.forget()
             self._greeted = now
         return self._poll(time.monotonic() + 60)
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from celery_sched import __version__
+from celery_sched.beat.broker import Broker
 from celery_sched.beat.look import Look, Queue, look, look_closer
+from celery_sched.beat.presence import Presence
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.inflight import Granted
-from celery_sched.model import Dispatch, JobId, Node, NodeId, NodeKind, RunId
+from celery_sched.model import Dispatch, JobId, Node, RunId
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.runtime import Runtime
 from celery_sched.steps.claim import BATCH as CLAIM_BATCH
@@ -24,8 +23,8 @@ from celery_sched.steps.claim import claim
 from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
-from celery_sched.steps.sweep import Swept, outage, sweep, sweep_outdated
-from celery_sched.store import apps, jobs, nodes, pools, queue
+from celery_sched.steps.sweep import Swept, sweep, sweep_outdated
+from celery_sched.store import apps, jobs, pools, queue
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
 
@@ -77,16 +76,12 @@ class DeadlinePassed(Exception):
 class Poll:
     """Makes polls for one scheduler process; several may run at once, in different threads."""
 
-    def __init__(self, runtime: Runtime, app: Any, node_id: NodeId, identity: Node) -> None:
+    def __init__(self, runtime: Runtime, app: Any, identity: Node) -> None:
         self.runtime, self.config = runtime, runtime.config
-        self._app, self._node, self._identity = app, node_id, identity
-        self._publishers: list[Publisher] = []
-        self._lock = threading.Lock()
-        self._last_clocks: tuple[datetime, float] | None = None
+        self.presence = Presence(runtime, identity)
+        self._node = identity.id
+        self._broker = Broker(app)
         self._frequent: set[str] = set()
-        self._broker_away = False
-        self._at_broker = 0
-        self._seen_at = float("-inf")
 
     def __call__(self, deadline: float) -> Polled:
         """Do one poll. ``deadline`` (monotonic seconds) is checked between the steps.
@@ -97,8 +92,7 @@ class Poll:
         began = time.monotonic()
         database = self.runtime.database
         seen = database.read(lambda tx, now: look(tx, now, self.config, self._node))
-        if seen.app is None or not seen.registered or self._due_to_say_hello(seen):
-            seen = self._say_hello(seen)
+        seen = self.presence.check(seen)
         if seen.stop_requested or not self.config.enabled:
             return Polled(counts, None, seen.stop_requested)
         republish: list[Dispatch] = []
@@ -109,11 +103,9 @@ class Poll:
         self._check(deadline)
         waiting = database.read(lambda tx, now: look_closer(tx, now, self.config, CLAIM_BATCH))
         more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
-        next_due = (
-            database.read(lambda tx, now: jobs.next_due(tx, self.config.app))
-            if counts.planned
-            else (seen.next_due)
-        )
+        next_due = seen.next_due
+        if next_due is not None and next_due <= seen.now:
+            next_due = database.read(lambda tx, now: jobs.next_due(tx, self.config.app))
         self._count(counts)
         if line := counts.line():
             logger.info("%s", line)
@@ -127,63 +119,7 @@ class Poll:
 
     def close(self) -> None:
         """Close broker connections that no poll uses."""
-        with self._lock:
-            publishers, self._publishers = self._publishers, []
-        for publisher in publishers:
-            publisher.close()
-
-    def leave(self) -> None:
-        """Take this scheduler off the list of nodes."""
-        self.runtime.database.run(lambda tx, now: nodes.leave(tx, self._node))
-
-    # -- being known -------------------------------------------------------------------------------
-
-    def greet_at_next_poll(self) -> None:
-        """Make the next poll note that it passes: a scheduler turned by hand has a clock of its own."""
-        self._seen_at = float("-inf")
-        self._last_clocks = None
-
-    def _due_to_say_hello(self, seen: Look) -> bool:
-        """At most once per sixth of the lease, and always after a jump of the clock."""
-        every = (self.config.lease / 6).total_seconds()
-        return time.monotonic() - self._seen_at >= every or self._clock_jumped(seen.now)
-
-    def _clock_jumped(self, now: datetime) -> bool:
-        if self._last_clocks is None:
-            return False
-        then, at = self._last_clocks
-        moved = (now - then).total_seconds() - (time.monotonic() - at)
-        return abs(moved) > (self.config.lease / 2).total_seconds()
-
-    def _say_hello(self, seen: Look) -> Look:
-        """Register or refresh this node, note the pass, and judge whether there was an outage."""
-        config = self.config
-        jumped = self._clock_jumped(seen.now)
-
-        def work(tx: Tx, now: datetime) -> tuple[bool, Look]:
-            apps.ensure(tx, config.app)
-            pools.ensure(tx, config.app, pools.DEFAULT, config.max_concurrent_jobs)
-            if nodes.seen(tx, now, self._node) is None:
-                nodes.register(tx, now, self._identity)
-            row = apps.get(tx, config.app)
-            if row is None:
-                raise RuntimeError(f"the row of app {config.app!r} vanished")
-            judged = outage(tx, now, config, row, jumped)
-            failpoint("hello:judged")
-            apps.passed(tx, now, config.app)
-            return judged.begun, look(tx, now, config, self._node)
-
-        begun, fresh = self.runtime.database.run(work)
-        self._seen_at = time.monotonic()
-        self._last_clocks = (fresh.now, self._seen_at)
-        if begun and fresh.app is not None:
-            logger.warning(
-                "no scheduler passed for a while (or the clock jumped): the sweep waits until %s",
-                fresh.app.sweep_not_before,
-            )
-        return fresh
-
-    # -- the steps ---------------------------------------------------------------------------------
+        self._broker.close()
 
     def _step(self, name: str, work: Callable[[], T], otherwise: T) -> T:
         """Do one step; an error in it, the database's absence apart, never stops the others."""
@@ -246,7 +182,7 @@ class Poll:
         publisher = None
         held_up = False
         if republish or any(wanted.values()):
-            publisher = self._borrow(urgent=bool(republish))
+            publisher = self._broker.borrow(urgent=bool(republish))
             held_up = publisher is None
             if held_up:
                 wanted = {}
@@ -261,10 +197,10 @@ class Poll:
                 dispatches = self._claim_granted(waiting, granted, counts)
                 self._publish(publisher, [*republish, *dispatches], counts)
             finally:
-                self._give_back(publisher)
+                self._broker.give_back(publisher)
         counts.republished = len(republish)
         counts.dispatched = len(dispatches)
-        return self._full(waiting, dispatches, counts) and not self._broker_away and not held_up
+        return self._full(waiting, dispatches, counts) and not self._broker.away and not held_up
 
     def _claim_granted(self, waiting: Queue, granted: Granted, counts: Counts) -> list[Dispatch]:
         candidates = {
@@ -293,8 +229,7 @@ class Poll:
     def _publish(self, publisher: Publisher, dispatches: Sequence[Dispatch], counts: Counts) -> None:
         if not dispatches:
             return
-        with self._talking():
-            done = publisher.publish(dispatches)
+        done = self._broker.publish(publisher, dispatches)
         failpoint("publish:unmarked")
         if done.sent:
             self.runtime.database.run(lambda tx, now: mark_published(tx, now, self.config, done.sent))
@@ -344,44 +279,6 @@ class Poll:
         if any(totals.values()):
             self.runtime.database.run(lambda tx, now: apps.count(tx, self.config.app, **totals))
 
-    # -- the broker --------------------------------------------------------------------------------
-
-    def _borrow(self, *, urgent: bool) -> Publisher | None:
-        """A publisher that is connected; ``None`` while the broker is away, or another poll waits for it.
-
-        A broker that swallows bytes holds up one poll, not both: the other one goes on to sweep and plan.
-        ``urgent``: what the sweep took out would wait for a whole lease, so it is tried anyway.
-        """
-        with self._lock:
-            if self._at_broker and not urgent:
-                return None
-            publisher = self._publishers.pop() if self._publishers else Publisher(self._app)
-        with self._talking():
-            why = publisher.connect()
-        if why is None:
-            if self._broker_away:
-                logger.warning("the broker is back")
-            self._broker_away = False
-            return publisher
-        if not self._broker_away:
-            logger.error("the broker cannot be used, due runs wait: %s", why)
-        self._broker_away = True
-        return None
-
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
-        with self._lock:
-            self._at_broker += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._at_broker -= 1
-
-    def _give_back(self, publisher: Publisher) -> None:
-        with self._lock:
-            self._publishers.append(publisher)
-
 
 def _fail(tx: Tx, now: datetime, dispatch: Dispatch, why: str) -> None:
     """Settle a run that cannot be made into a message."""
@@ -395,24 +292,4 @@ def _fail(tx: Tx, now: datetime, dispatch: Dispatch, why: str) -> None:
             )
         ],
         sources={RunStatus.DISPATCHED},
-    )
-
-
-def identity(node_id: NodeId, app: str, kind: NodeKind, name: str, now: datetime) -> Node:
-    """What a scheduler says of itself."""
-    import os
-    import socket
-
-    return Node(
-        id=node_id,
-        app=app,
-        kind=kind,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        name=name,
-        version=__version__,
-        started_at=now,
-        last_seen=now,
-        facts={},
-        stop_requested_at=None,
     )

@@ -12,7 +12,8 @@ from typing import Any
 from celery.beat import Scheduler as CeleryScheduler
 
 from celery_sched import decorators, doctor
-from celery_sched.beat.poll import DeadlinePassed, Poll, Polled, identity
+from celery_sched.beat.poll import DeadlinePassed, Poll, Polled
+from celery_sched.beat.presence import identity
 from celery_sched.beat.prune import Pruner
 from celery_sched.errors import DatabaseUnavailable, SchemaMismatch
 from celery_sched.model import NodeKind
@@ -122,7 +123,7 @@ class Scheduler(CeleryScheduler):
             turn.done.wait(max(0.0, deadline - time.monotonic()))
         if self._poll is not None:
             try:
-                self._poll.leave()
+                self._poll.presence.leave()
             except DatabaseUnavailable as error:
                 logger.warning("could not sign off: %s", error)
             self._poll.close()
@@ -150,7 +151,7 @@ class Scheduler(CeleryScheduler):
         _report(synced)
         name = f"beat@{socket.gethostname()}"
         node = identity(self.node_id, runtime.config.app, NodeKind.SCHEDULER, name, now)
-        self._poll = Poll(runtime, self.app, self.node_id, node)
+        self._poll = Poll(runtime, self.app, node)
         self._pruner = Pruner(runtime)
         self._pruner.start()
         threading.Thread(target=self._examine, name="sched-doctor", daemon=True).start()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from celery_sched import runtime as runtimes
-from celery_sched.client import Client, Status
+from celery_sched.client import Client
 from celery_sched.errors import NotFound, SchedulerError
 from celery_sched.model import Job
 from celery_sched.runtime import Runtime
-from celery_sched.store import jobs, recent, schema
+from celery_sched.status import Status
+from celery_sched.store import job_forms, jobs, recent, schema
 from celery_sched.store.engine import Database, SQLAlchemyError, Tx
 from celery_sched.store.recent import Active, RunLine
 
@@ -71,7 +72,7 @@ def overview(app: Any, text: str, page: int) -> Overview:
     runtime = ready(app)
 
     def work(tx: Tx, now: datetime) -> tuple[datetime, int, list[Job], int, int, list[JobLine]]:
-        every = [jobs.from_row(row) for row in jobs.every(tx, runtime.config.app)]
+        every = [job_forms.from_row(row) for row in jobs.every(tx, runtime.config.app)]
         matching = [job for job in every if matches(job, text)]
         pages = max(1, -(-len(matching) // PAGE))
         current = min(max(1, page), pages)
@@ -98,7 +99,7 @@ def job(app: Any, name: str) -> JobView:
         row = jobs.get(tx, runtime.config.app, name)
         if row is None:
             raise NotFound("job", name)
-        return JobView(now, lines(tx, runtime, [jobs.from_row(row)], HISTORY)[0])
+        return JobView(now, lines(tx, runtime, [job_forms.from_row(row)], HISTORY)[0])
 
     try:
         return runtime.database.read(work)

@@ -15,7 +15,7 @@ from celery_sched.doctor.findings import Finding, guarded
 from celery_sched.errors import DatabaseUnavailable, SchemaMismatch
 from celery_sched.model import JobDefinition
 from celery_sched.runtime import Runtime
-from celery_sched.store import jobs, schema
+from celery_sched.store import job_forms, jobs, schema
 from celery_sched.store.engine import SQLAlchemyError
 
 __all__ = ["Finding", "examine"]
@@ -96,4 +96,4 @@ def _clock(runtime: Runtime) -> list[Finding]:
 
 def _definitions(runtime: Runtime) -> list[JobDefinition]:
     rows = runtime.database.read(lambda tx, now: jobs.every(tx, runtime.config.app))
-    return [jobs.definition_of(row) for row in rows]
+    return [job_forms.definition_of(row) for row in rows]

@@ -10,7 +10,7 @@ from typing import Any
 from celery_sched.config import Config
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
 from celery_sched.rules.upcoming import next_run_at, parsed
-from celery_sched.store import apps, jobs
+from celery_sched.store import apps, job_forms, jobs
 from celery_sched.store.engine import Tx
 
 GONE = "gone from code"
@@ -58,7 +58,7 @@ def create(
         status=status,
         status_reason=reason,
         next_run_at=upcoming if status is JobStatus.ACTIVE else None,
-        code_definition=jobs.to_columns(definition) if source is Source.CODE else None,
+        code_definition=job_forms.to_columns(definition) if source is Source.CODE else None,
     )
 
 
@@ -74,9 +74,9 @@ def change(tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], **column
     """
     if not changes and not columns:
         return True
-    definition = replace(jobs.definition_of(row), **changes)
+    definition = replace(job_forms.definition_of(row), **changes)
     written: dict[str, Any] = {
-        **{name: jobs.to_column(getattr(definition, name)) for name in changes},
+        **{name: job_forms.to_column(getattr(definition, name)) for name in changes},
         **columns,
     }
     timing = any(name in changes for name in TIMING)
@@ -103,7 +103,7 @@ def resume(tx: Tx, now: datetime, row: Any) -> bool:
     Locks: the job (by the caller).
     If it dies here: nothing was written.
     """
-    definition = replace(jobs.definition_of(row), enabled=True)
+    definition = replace(job_forms.definition_of(row), enabled=True)
     columns = {"enabled": True, **_standing(row, definition, now, True, resumed=True)}
     return jobs.define(tx, now, JobId(row.id), row.version, columns)
 
@@ -128,7 +128,7 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
         elif row.source != Source.CODE:
             taken.append(definition.name)
         else:
-            by_hand = jobs.operator_fields(row)
+            by_hand = job_forms.operator_fields(row)
             if _update(tx, now, row, definition, by_hand):
                 changed.append(definition.name)
             if by_hand:
@@ -146,7 +146,7 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
 
 def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand: Sequence[str]) -> bool:
     """Write what code changed since it was last synced, except the fields that an operator changed."""
-    columns = jobs.to_columns(definition)
+    columns = job_forms.to_columns(definition)
     was = row.code_definition or {}
     paused = row.status_reason == GONE_PAUSED
     returned = row.status == JobStatus.DISABLED and (paused or row.status_reason == GONE)
@@ -154,8 +154,8 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
         return False
     changes = {
         name: getattr(definition, name)
-        for name in jobs.DEFINITION
-        if name not in by_hand and jobs.to_column(getattr(row, name)) != columns[name]
+        for name in job_forms.DEFINITION
+        if name not in by_hand and job_forms.to_column(getattr(row, name)) != columns[name]
     }
     if returned:  # computes where it stands again; switched off by hand, it stays off
         changes["enabled"] = row.enabled if "enabled" in by_hand else definition.enabled

@@ -15,7 +15,7 @@ from celery_sched.rules import misfire, overlap
 from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import schedule_of
-from celery_sched.store import gaps, jobs, runs
+from celery_sched.store import gaps, job_forms, jobs, runs
 from celery_sched.store.engine import Tx
 
 BATCH = 200
@@ -59,7 +59,7 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
     for row in rows:
         job_id = JobId(row.id)
         try:
-            definition = jobs.definition_of(row)
+            definition = job_forms.definition_of(row)
             due = _due(row, definition, now)
         except Exception as error:  # one job's bad schedule never stops another's
             reason = f"{type(error).__name__}: {error}"

@@ -1,0 +1,123 @@
+"""How the scheduler as a whole is doing, from one look at the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from celery_sched.config import Config
+from celery_sched.model import JobStatus, Node, NodeId, NodeKind
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.store import apps, jobs, nodes, pools, queue, runs
+from celery_sched.store.engine import Tx
+
+ALIVE = 3
+"""A node not seen for this many sixths of a lease (schedulers) or thirds (workers) is not alive."""
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A process that is alive."""
+
+    id: NodeId
+    host: str
+    pid: int
+    last_seen: datetime
+    name: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the scheduler as a whole is doing; ``problems`` say what is wrong, in words."""
+
+    schedulers: Sequence[NodeStatus]
+    workers: Sequence[NodeStatus]
+    inflight: int
+    max_concurrent_jobs: int
+    due: int
+    oldest_due_seconds: float
+    running: int
+    queued: int
+    swept: int
+    dispatched: int
+    at_capacity: int
+    lock_lost: int
+    late_settlers: int
+    healthy: bool
+    problems: Sequence[str]
+
+
+def alive(tx: Tx, now: datetime, config: Config) -> list[Node]:
+    """Schedulers and workers that have been seen lately."""
+    limits = {NodeKind.SCHEDULER: config.lease * ALIVE / 6, NodeKind.WORKER: config.lease * ALIVE / 3}
+    return [node for node in nodes.every(tx, config.app) if now - node.last_seen <= limits[node.kind]]
+
+
+def look(tx: Tx, now: datetime, config: Config) -> Status:
+    """How it is doing, and in words what is wrong."""
+    living = alive(tx, now, config)
+    counts = runs.count_by_status(tx, config.app)
+    row = apps.get(tx, config.app)
+    totals = {name: 0 if row is None else getattr(row, name) for name in apps.TOTALS}
+    known = pools.every(tx, config.app)
+    oldest = jobs.next_due(tx, config.app)
+    late = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+    running = counts.get(RunStatus.RUNNING, 0)
+    problems = [*_of_processes(config, living, late), *_of_jobs(tx, config, living)]
+    problems += _of_queues(tx, now, config, living)
+    return Status(
+        schedulers=[_seen(node) for node in living if node.kind is NodeKind.SCHEDULER],
+        workers=[_seen(node) for node in living if node.kind is NodeKind.WORKER],
+        inflight=running + counts.get(RunStatus.DISPATCHED, 0),
+        max_concurrent_jobs=(
+            known[pools.DEFAULT].slots if pools.DEFAULT in known else config.max_concurrent_jobs
+        ),
+        due=jobs.count_due(tx, config.app, now),
+        oldest_due_seconds=late,
+        running=running,
+        queued=counts.get(RunStatus.QUEUED, 0),
+        **totals,
+        healthy=not problems,
+        problems=problems,
+    )
+
+
+def _seen(node: Node) -> NodeStatus:
+    return NodeStatus(node.id, node.host, node.pid, node.last_seen, node.name)
+
+
+def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterator[str]:
+    if not any(node.kind is NodeKind.SCHEDULER for node in living):
+        yield "no scheduler is alive: start one with `celery -A APP beat`"
+    if not any(node.kind is NodeKind.WORKER for node in living):
+        yield "no worker is alive: start one with `celery -A APP worker`"
+    if not config.enabled:
+        yield "sched_enabled is off: nothing is planned, claimed or swept"
+    elif late > max(10.0, 5 * config.poll_interval.total_seconds()):
+        yield f"the oldest due job has waited for {late:.0f} s"
+
+
+def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
+    known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
+    consumed = {name for node in living for name in node.facts.get("queues", ())}
+    for row in jobs.every(tx, config.app):
+        if row.status == JobStatus.ERROR:
+            yield f"job {row.name!r} is in error: {row.status_reason}"
+        if row.status != JobStatus.ACTIVE:
+            continue
+        wanted = row.options.get("queue")
+        if consumed and wanted is not None and wanted not in consumed:
+            yield f"job {row.name!r} goes to queue {wanted!r}, which no worker consumes"
+        if row.pool not in known:
+            yield f"job {row.name!r} has pool {row.pool!r}, which does not exist: it never runs"
+
+
+def _of_queues(tx: Tx, now: datetime, config: Config, living: Sequence[Node]) -> Iterator[str]:
+    waiting = queue.unreceived(tx, config.app, now - config.lease)
+    if waiting and any(node.kind is NodeKind.WORKER for node in living):
+        names = ", ".join(sorted({job for job, _ in waiting}))
+        yield (
+            f"{len(waiting)} published run(s) wait for a worker for over {config.lease.total_seconds():g} s "
+            f"(jobs: {names}): does a worker consume their queue?"
+        )

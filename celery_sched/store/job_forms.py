@@ -1,0 +1,82 @@
+"""A job's forms: definition, columns, JSON, and what people see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from celery_sched.model import Job, JobDefinition, JobId, JobStatus, Misfire, Overlap, Source
+
+DEFINITION = tuple(field.name for field in fields(JobDefinition))
+_DURATIONS = ("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit")
+
+
+def to_columns(definition: JobDefinition) -> dict[str, Any]:
+    """A definition as column values (durations in seconds)."""
+    return {name: to_column(getattr(definition, name)) for name in DEFINITION}
+
+
+def to_column(value: Any) -> Any:
+    """One definition field as a column value; also its form in JSON."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def definition_of(row: Any) -> JobDefinition:
+    """The definition in a row."""
+    values = {name: getattr(row, name) for name in DEFINITION}
+    for name in _DURATIONS:
+        if values[name] is not None:
+            values[name] = timedelta(seconds=values[name])
+    values["overlap"] = Overlap(values["overlap"])
+    values["misfire"] = Misfire(values["misfire"])
+    return JobDefinition(**values)
+
+
+def from_row(row: Any) -> Job:
+    """A job as people see it (never the lock's token)."""
+    return Job(
+        id=JobId(row.id),
+        app=row.app,
+        definition=definition_of(row),
+        source=Source(row.source),
+        status=JobStatus(row.status),
+        status_reason=row.status_reason,
+        version=row.version,
+        next_run_at=row.next_run_at,
+        last_scheduled_for=row.last_scheduled_for,
+        locked_by=row.locked_by,
+        locked_at=row.locked_at,
+        lease_expires_at=getattr(row, "held_until", None),
+        fence=row.fence,
+        run_count=row.run_count,
+        success_count=row.success_count,
+        failure_count=row.failure_count,
+        skipped_count=row.skipped_count,
+        last_run_at=row.last_run_at,
+        last_status=row.last_status,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        operator_fields=operator_fields(row),
+    )
+
+
+def operator_fields(row: Any) -> tuple[str, ...]:
+    """Fields of a job from code that were changed by hand since."""
+    if row.code_definition is None:
+        return ()
+    return tuple(
+        name
+        for name in DEFINITION
+        if name in row.code_definition and row.code_definition[name] != to_column(getattr(row, name))
+    )
