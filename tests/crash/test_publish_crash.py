@@ -64,7 +64,7 @@ def test_between_claim_and_publish(due: Bench, death: str) -> None:
 @pytest.mark.parametrize("death", ["raise", "kill"])
 @pytest.mark.parametrize("name", ["publish:sent", "publish:unmarked"])
 def test_between_publish_and_mark(due: Bench, name: str, death: str) -> None:
-    """A40 (b): the message was sent, nobody noted it: it is sent again, and one of the two starts the body."""
+    """A40 (b): the message was sent, nobody noted it: it is sent again, one of the two starts."""
     _fall(due, name, death)
     assert ["dispatched"] == due.statuses()
     (first,) = due.messages()
