@@ -46,6 +46,10 @@ DEFAULTS: Mapping[str, Any] = {
     "broker_connection_max_retries": None,
     # a busy machine forks slowly; the default of 4 s kills children that were about to be up
     "worker_proc_alive_timeout": 30.0,
+    # how long Celery waits for the last words of a child that died: its message keeps a slot meanwhile
+    "worker_lost_wait": 2.0,
+    # what jobs print goes where the worker's own output goes, not line by line into its log
+    "worker_redirect_stdouts": False,
     "timezone": "UTC",
     "enable_utc": True,
 }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import uuid
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from celery_sched import __version__
 from celery_sched import config as settings
 from celery_sched.config import Config
 from celery_sched.inflight import Slots, make_slots
-from celery_sched.model import NodeId
+from celery_sched.model import Node, NodeId, NodeKind
 from celery_sched.store.engine import Clock, Database
 
 _lock = threading.Lock()
@@ -61,3 +65,22 @@ def of(app: Any) -> Runtime:
 def new_node_id() -> NodeId:
     """Identity of one process: never a host name, which machines use again."""
     return NodeId(str(uuid.uuid4()))
+
+
+def this_process(
+    node_id: NodeId, app: str, kind: NodeKind, name: str, now: datetime, facts: Mapping[str, Any]
+) -> Node:
+    """What a scheduler or worker says of itself."""
+    return Node(
+        id=node_id,
+        app=app,
+        kind=kind,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        name=name,
+        version=__version__,
+        started_at=now,
+        last_seen=now,
+        facts=facts,
+        stop_requested_at=None,
+    )

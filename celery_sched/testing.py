@@ -15,7 +15,6 @@ from sqlalchemy import Table, create_engine, select
 
 from celery_sched import runtime as runtimes
 from celery_sched.beat.poll import Poll, Polled
-from celery_sched.beat.presence import identity
 from celery_sched.client import Client
 from celery_sched.config import load
 from celery_sched.model import Job, NodeKind, Run, RunId
@@ -55,7 +54,9 @@ class ManualScheduler:
         schema.upgrade(self.config.database_url)
         self.client = Client(self.runtime)
         self.node_id = runtimes.new_node_id()
-        node = identity(self.node_id, self.config.app, NodeKind.SCHEDULER, "manual", self.clock())
+        node = runtimes.this_process(
+            self.node_id, self.config.app, NodeKind.SCHEDULER, "manual", self.clock(), {}
+        )
         self._poll = Poll(self.runtime, app, node)
         self._hello = timedelta(seconds=self.config.lease.total_seconds() / 6)
         self._greeted: datetime | None = None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from datetime import datetime
 
-from celery_sched import __version__
 from celery_sched.beat.look import Look, look
 from celery_sched.failpoints import failpoint
-from celery_sched.model import Node, NodeId, NodeKind
+from celery_sched.model import Node
 from celery_sched.runtime import Runtime
 from celery_sched.steps.sweep import outage
 from celery_sched.store import apps, nodes, pools
@@ -79,20 +76,3 @@ class Presence:
                 fresh.app.sweep_not_before,
             )
         return fresh
-
-
-def identity(node_id: NodeId, app: str, kind: NodeKind, name: str, now: datetime) -> Node:
-    """What a process says of itself."""
-    return Node(
-        id=node_id,
-        app=app,
-        kind=kind,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        name=name,
-        version=__version__,
-        started_at=now,
-        last_seen=now,
-        facts={},
-        stop_requested_at=None,
-    )

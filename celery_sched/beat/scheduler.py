@@ -13,11 +13,10 @@ from celery.beat import Scheduler as CeleryScheduler
 
 from celery_sched import decorators, doctor
 from celery_sched.beat.poll import DeadlinePassed, Poll, Polled
-from celery_sched.beat.presence import identity
 from celery_sched.beat.prune import Pruner
 from celery_sched.errors import DatabaseUnavailable, SchemaMismatch
 from celery_sched.model import NodeKind
-from celery_sched.runtime import new_node_id, of
+from celery_sched.runtime import new_node_id, of, this_process
 from celery_sched.steps.define import Synced, sync
 from celery_sched.store import schema
 
@@ -150,7 +149,7 @@ class Scheduler(CeleryScheduler):
         self._unavailable = False
         _report(synced)
         name = f"beat@{socket.gethostname()}"
-        node = identity(self.node_id, runtime.config.app, NodeKind.SCHEDULER, name, now)
+        node = this_process(self.node_id, runtime.config.app, NodeKind.SCHEDULER, name, now, {})
         self._poll = Poll(runtime, self.app, node)
         self._pruner = Pruner(runtime)
         self._pruner.start()

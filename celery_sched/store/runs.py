@@ -184,6 +184,16 @@ def request_stop(tx: Tx, key: RunKey, asked: Mapping[str, Any]) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
+def stopping_on(app: str, node: NodeId) -> ColumnElement[bool]:
+    """Running on that worker, and asked to stop."""
+    return and_(
+        run.c.app == app,
+        run.c.status == RunStatus.RUNNING.value,
+        run.c.worker == node,
+        run.c.stop_requested_at.is_not(None),
+    )
+
+
 def expired(app: str, now: datetime) -> ColumnElement[bool]:
     """A lease that is over."""
     return and_(

@@ -217,10 +217,12 @@ class Keeper:
         self._renew_at = began + self.runtime.config.renew_interval.total_seconds()
 
     def _show(self) -> None:
-        """Show that this worker is alive, and learn whether it was asked to stop."""
-        stop = self._run(self._presence.show)
+        """Show that this worker is alive, and learn what is asked of it."""
+        asked = self._run(self._presence.show)
         self._show_at = time.monotonic() + min(SHOW, self.runtime.config.renew_interval.total_seconds())
-        if stop and state.should_stop is None:
+        if asked.cancel:
+            self._renew_at = 0.0
+        if asked.stop and state.should_stop is None:
             logger.warning("worker %s was asked to stop: it finishes what it runs", self.name)
             state.should_stop = 0  # Celery's own warm shutdown, as SIGTERM asks for it
 
