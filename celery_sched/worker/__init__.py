@@ -12,12 +12,13 @@ from typing import Any
 from celery import signals
 from celery.app.task import Task
 
-from celery_sched.worker import bootsteps, gate
+from celery_sched.worker import bootsteps, closed, gate
 
 
 def install(app: Any) -> None:
     """Make every worker of ``app`` ask before it runs a body. Any time, any number of times."""
     gate.install()
+    closed.install()
     Task.Request = "celery_sched.worker.request:Request"
     steps: Any = app.steps["worker"]
     for step in (bootsteps.KeeperStep, bootsteps.KeeperStart):
