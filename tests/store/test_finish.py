@@ -172,3 +172,20 @@ def test_error_and_result_are_bounded(bench: Bench) -> None:
     row = bench.row(key.id)
     assert len(row.error.encode()) <= 65_536 and len(row.result.encode()) <= 65_536
     assert row.error.endswith("\\x00end") and "... shortened ..." in row.error
+
+
+def test_a_concurrent_run_does_not_free_the_lock_of_another(bench: Bench) -> None:
+    """a late settler does not free the new run's slot, nor does a neighbour: the token frees the lock."""
+    holder = bench.running(overlap="skip")
+    bench.client.edit("job", overlap="concurrent")
+    neighbour = bench.again()
+    assert Verdict.YOURS == bench.start(neighbour.key).verdict
+    assert bench.finish(neighbour.key).settled
+    assert (holder.key.id, holder.key.token) == (bench.job_row().locked_by, bench.job_row().lock_token)
+    invariants.check(bench.database)
+    bench.client.edit("job", overlap="queue")
+    bench.client.run("job")
+    assert () == bench.claim()
+    assert bench.finish(holder.key).settled
+    assert 1 == len(bench.claim())
+    invariants.check(bench.database)

@@ -186,3 +186,20 @@ def test_a_retry_that_waits_in_a_worker_for_its_eta_is_kept_alive(bench: Bench) 
     bench.clock.advance(200)
     bench.renew(second)
     assert [second] == [dispatch.key for dispatch in bench.sweep().republish]
+
+
+def test_a_stop_request_in_the_row_is_enough(bench: Bench) -> None:
+    """A dispatched run whose row has a stop request is neither received, nor renewed, nor started."""
+    dispatch = bench.claimed()
+    bench.receive(dispatch.key)
+    bench.set_run(dispatch.key.id, stop_requested_at=bench.clock.now, stop_requested_by="somebody")
+    bench.clock.advance(10)
+    lease = bench.row(dispatch.key.id).lease_expires_at
+    bench.receive(dispatch.key)
+    bench.renew(dispatch.key)
+    assert lease == bench.row(dispatch.key.id).lease_expires_at
+    started = bench.start(dispatch.key)
+    assert (Verdict.DROP, "it was stopped by somebody") == (started.verdict, started.why)
+    bench.clock.advance(51)
+    assert ["cancelled"] == [status.value for _, status, _ in bench.sweep().settled]
+    invariants.check(bench.database)

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import redis
 
+from celery_sched import failpoints
+from celery_sched.failpoints import FailpointReached
 from celery_sched.inflight import GRACE, RedisSlots
 from celery_sched.model import RunId
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.start import Verdict
+from celery_sched.store.tables import job as job_table
+from celery_sched.testing import holding
 from tests import invariants
 from tests.servers import RedisServer
 from tests.store.world import FULL, START, Bench
@@ -177,3 +181,36 @@ def test_a_run_holds_one_slot_however_often_it_is_tried(
         invariants.check(bench.database, redis_url=redis_url)
     finally:
         bench.close()
+
+
+@pytest.mark.parametrize("why", ["locked by another session", "the claim fails"])
+def test_losers_keep_no_slot(database_url: str, redis_url: str, tmp_path: Path, why: str) -> None:
+    """lock losers hold no slot, in Redis either: what was granted and not claimed is given back at once."""
+    bench = Bench(database_url, tmp_path, redis_url=redis_url, max_concurrent_jobs=3)
+    slots = bench.scheduler.runtime.slots
+    try:
+        bench.scheduler.poll()
+        job = bench.job()
+        bench.plan()
+        if why == "the claim fails":
+            failpoints.arm("claim:locked", _fail)
+            assert 0 == bench.scheduler.poll().counts.dispatched
+        elif bench.database.dialect.row_locks:
+            with holding(bench.session(), job_table, job.id):
+                assert (0, 1) == _lost(bench)
+        assert 0 == slots.members("default")
+        failpoints.disarm("claim:locked")
+        assert 1 == bench.scheduler.poll().counts.dispatched
+        invariants.check(bench.database, redis_url=redis_url)
+    finally:
+        failpoints.disarm("claim:locked")
+        bench.close()
+
+
+def _lost(bench: Bench) -> tuple[int, int]:
+    counts = bench.scheduler.poll().counts
+    return counts.dispatched, counts.lock_lost
+
+
+def _fail() -> None:
+    raise FailpointReached("claim:locked")
