@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from celery_sched.steps.sweep import Outage, outage
 from tests import invariants
 from tests.store.world import Bench
 
@@ -102,3 +103,19 @@ def test_a_hold_of_a_clock_that_was_ahead_ends(bench: Bench) -> None:
     bench.running()
     bench.scheduler.advance(65, step=20)
     assert ["lost"] == bench.statuses()
+
+
+def test_of_two_who_saw_one_outage_one_holds_the_sweep_back(bench: Bench) -> None:
+    """A scheduler that read the app's row before another one's hold does not begin a second hold."""
+    _usual(bench)
+    bench.clock.advance(300)
+    stale = bench.totals()
+
+    def judge() -> Outage:
+        return bench.database.run(lambda tx, now: outage(tx, now, bench.config, stale, False))
+
+    until = bench.clock.now + timedelta(seconds=60)
+    assert Outage(until, begun=True) == judge()
+    bench.clock.advance(5)
+    assert Outage(until) == judge()
+    assert until == _hold(bench)
