@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from celery_sched.model import Node, NodeId, NodeKind
 from celery_sched.store.engine import Tx
@@ -15,20 +16,23 @@ from celery_sched.store.tables import node
 
 def register(tx: Tx, now: datetime, new: Node) -> None:
     """Add a process. ``started_at`` and ``last_seen`` are ``now``, the database's."""
-    tx.execute(
-        insert(node).values(
-            id=new.id,
-            app=new.app,
-            kind=new.kind.value,
-            host=new.host,
-            pid=new.pid,
-            name=new.name,
-            version=new.version,
-            facts=dict(new.facts),
-            started_at=now,
-            last_seen=now,
-        )
+    statement = insert(node).values(
+        id=new.id,
+        app=new.app,
+        kind=new.kind.value,
+        host=new.host,
+        pid=new.pid,
+        name=new.name,
+        version=new.version,
+        facts=dict(new.facts),
+        started_at=now,
+        last_seen=now,
     )
+    try:
+        with tx.begin_nested():
+            tx.execute(statement)
+    except IntegrityError:
+        return  # the other poll of the same process did it in the same moment
 
 
 def seen(tx: Tx, now: datetime, node_id: NodeId, facts: Mapping[str, Any] | None = None) -> bool | None:
