@@ -92,10 +92,13 @@ class Folders:
 
     def keep_queue(self, name: str, seconds: float) -> None:
         """A queue with an expiry counts as abandoned from ``seconds`` from now on."""
-        mark = self.queue(name) / ".until"
+        folder = self.queue(name)
+        draft = folder / f".{uuid4().hex}.draft"
         with self.available():
-            until = _clock(mark) + seconds
-            os.utime(mark, (until, until))
+            until = _clock(draft) + seconds
+            os.utime(draft, (until, until))
+            # whole or not at all: a mark of just now says that the queue is abandoned
+            draft.rename(folder / ".until")
 
     def drop_queue(self, name: str) -> None:
         """Remove a queue and all its bindings.
@@ -119,10 +122,14 @@ class Folders:
             elif folder.is_dir() and _abandoned(folder, now):
                 self.drop_queue(unquote(folder.name))
             else:
-                for litter in (*folder.glob(".*.draft"), *folder.glob(".*.taken")):
-                    with suppress(FileNotFoundError):  # it was in use, and its user finished with it
-                        if litter.stat().st_mtime < now - LITTER_AGE:
-                            litter.unlink()
+                with suppress(FileNotFoundError):  # the queue was dropped meanwhile
+                    self._remove_litter(folder, now)
+
+    def _remove_litter(self, folder: Path, now: float) -> None:
+        for litter in (*folder.glob(".*.draft"), *folder.glob(".*.taken")):
+            with suppress(FileNotFoundError):  # it was in use, and its user finished with it
+                if litter.stat().st_mtime < now - LITTER_AGE:
+                    litter.unlink()
 
     # Messages
 

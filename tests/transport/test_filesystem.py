@@ -18,6 +18,7 @@ import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 
+from celery_sched.folders import Folders
 from celery_sched.transport import broker_folder, embedded_broker, ensure_folders
 
 JOBS = Queue("jobs", Exchange("jobs"), routing_key="jobs")
@@ -480,3 +481,52 @@ def test_a_message_taken_but_not_acknowledged_goes_back_at_a_clean_stop(home: Pa
         message = JOBS(second.default_channel).get()
         assert message is not None and "work" == message.payload
         message.ack()
+
+
+def test_a_queue_that_is_kept_is_never_taken_for_an_abandoned_one(home: Path) -> None:
+    """Others who open the broker while a consumer shows that it lives leave its queue alone."""
+    ours, theirs = Folders(broker_folder(home)), Folders(broker_folder(home))
+    ours.make_queue("mine")
+    ours.keep_queue("mine", 60)
+    (ours.queue("mine") / "witness").touch()
+    failed = beside(lambda: ours.keep_queue("mine", 60), theirs.open, rounds=300)
+    assert [] == failed
+    assert (ours.queue("mine") / "witness").exists()
+
+
+def test_queues_may_go_while_others_open_the_broker(home: Path) -> None:
+    """A queue that vanishes under the eyes of a program that connects is no outage to it."""
+    ours, theirs = Folders(broker_folder(home)), Folders(broker_folder(home))
+
+    def come_and_go() -> None:
+        for number in range(20):
+            ours.make_queue(f"reply-{number}")
+        for number in range(20):
+            ours.drop_queue(f"reply-{number}")
+
+    assert [] == beside(come_and_go, theirs.open, rounds=30)
+
+
+def beside(one: Callable[[], object], other: Callable[[], object], rounds: int) -> list[Exception]:
+    """Do one thing so many times, the other in a second thread all the while; what either raised."""
+    done = threading.Event()
+    failed: list[Exception] = []
+
+    def repeat() -> None:
+        try:
+            while not done.is_set():
+                other()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        for _ in range(rounds):
+            one()
+    except Exception as error:
+        failed.append(error)
+    finally:
+        done.set()
+        thread.join()
+    return failed
