@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import threading
 import weakref
@@ -22,7 +23,8 @@ from celery_sched.transport import SCHEME, embedded_broker, embedded_result_back
 NAME = "celery_sched"
 SCHEDULER = "celery_sched.beat:Scheduler"
 TASKS = "tasks"
-"""Package or module in the current folder with the deployment's own jobs; imported where there is one."""
+"""Package or module in the current folder with the deployment's own jobs; imported where there is one, and
+of a package every module in it: a new file of jobs needs no line elsewhere."""
 
 _lock = threading.RLock()
 _standalone: Celery | None = None
@@ -148,7 +150,10 @@ def _import_tasks(folder: Path) -> None:
     if not _lies_in(folder, TASKS):
         return
     try:
-        importlib.import_module(TASKS)
+        package = importlib.import_module(TASKS)
+        for found in pkgutil.iter_modules(getattr(package, "__path__", ())):
+            if not found.name.startswith("_"):  # __main__ is a program
+                importlib.import_module(f"{TASKS}.{found.name}")
     except Exception as error:
         raise SchedulerError(
             f"the jobs in {folder / TASKS} cannot be imported: {error!r}. Repair or remove them."

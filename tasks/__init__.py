@@ -1,8 +1,5 @@
 """This deployment's own jobs: samples that do real work on any Linux machine. Replace them by yours.
 
-The stand-alone app imports this package; a module is found when it is imported here.
+The stand-alone app imports this package and every module in it; a scheduler or worker finds new ones when it
+starts.
 """
-
-from tasks import metrics, misbehave, reports
-
-__all__ = ["metrics", "misbehave", "reports"]

@@ -129,6 +129,7 @@ def test_another_configuration_module(run: Run, tmp_path: Path) -> None:
     [
         ({"celeryconfig.py": "import nothing_of_that_name"}, "celeryconfig.py) cannot be imported"),
         ({"tasks/__init__.py": "import nothing_of_that_name"}, "tasks cannot be imported"),
+        ({"tasks/__init__.py": "", "tasks/demo.py": "1 / 0"}, "tasks cannot be imported: ZeroDivisionError"),
         ({"tasks.py": "from celery_sched import job\n@job('61 * * * *')\ndef f(): pass"}, "job 'tasks.f'"),
     ],
 )
@@ -151,6 +152,22 @@ def test_jobs_of_this_folder(run: Run, tmp_path: Path) -> None:
         "print([d.name for d in definitions(app)], app.tasks['tasks.f']())"
     )
     assert ["False", "['tasks.f'] 5"] == run(code).splitlines()
+
+
+def test_every_module_of_the_package_tasks(run: Run, tmp_path: Path) -> None:
+    """A file put into the package `tasks` is found without a line elsewhere; `__main__` is not run."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "__init__.py").touch()
+    (tmp_path / "tasks" / "__main__.py").write_text("raise SystemExit('a program')\n")
+    (tmp_path / "tasks" / "demo.py").write_text(
+        "from celery_sched import job\n@job('@daily')\ndef collect(): return 5\n"
+    )
+    code = (
+        "from celery_sched import app; from celery_sched.decorators import definitions\n"
+        "app.loader.import_default_modules()\n"
+        "print([d.name for d in definitions(app)], app.tasks['tasks.demo.collect']())"
+    )
+    assert "['tasks.demo.collect'] 5" == run(code)
 
 
 @pytest.mark.parametrize("name", ["celery_sched", "celery_sched.app"])
