@@ -78,6 +78,8 @@ def kill_leftovers(pid: int) -> None:
 
     It may be on its way out, where it holds a lock that all children share.
     """
+    if pid == os.getpid():
+        return  # a body in a thread: what it started cannot be told from what others did
     process = _child(pid)
     found = [] if process is None else _descendants(process)
     for other in psutil.process_iter():

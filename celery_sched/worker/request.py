@@ -1,6 +1,6 @@
 """Celery's request in the main process, which learns what a child could not say itself.
 
-Everything here runs in the thread of Celery's event loop, so it only tells the keeper.
+Everything here runs in the thread of Celery's event loop, so it waits for nothing and tells the keeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery.worker.state import task_ready
 from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
-from celery_sched.worker import keepers, message, outcomes
+from celery_sched.worker import keepers, killer, message, outcomes
 from celery_sched.worker.endings import Absent, Ending
 from celery_sched.worker.keeper import Keeper
 
@@ -47,6 +47,7 @@ class Settling:
         if ending is not None and isinstance(error, Terminated | WorkerLostError):
             return self._on_killed(ending)
         if isinstance(error, TimeLimitExceeded):
+            self._kill_started()
             self._end(keeper, key, RunStatus.TIMED_OUT, f"ran longer than its time limit ({error})")
         elif isinstance(error, Terminated):
             if not self._already_cancelled:
@@ -80,6 +81,15 @@ class Settling:
         dying = self.worker_pid if absent is Absent.WRITE else None
         keeper.end(Ending(key, outcome, text, absent, dying))
 
+    def _kill_started(self: Any) -> None:
+        """Kill what the child has started: Celery kills the child itself in a moment.
+
+        Not left to the keeper, which may be waiting for the database: once the child is dead, a process with
+        a session of its own cannot be told from others.
+        """
+        if self.worker_pid is not None:
+            killer.kill_leftovers(self.worker_pid)
+
     def terminate(self: Any, pool: Any, signal: Any = None) -> None:
         """Celery's remote control: kill exactly this run, and announce it when it is dead."""
         run = self._run()
@@ -92,6 +102,8 @@ class Settling:
 
     def cancel(self: Any, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
         """A cold shutdown, or a lost broker connection where the app wants its tasks cancelled then."""
+        if self._run() is not None and self.time_start is not None:
+            self._kill_started()
         super().cancel(pool, signal, emit_retry)  # type: ignore[misc]
         run = self._run()
         if run is not None and self.time_start is not None:

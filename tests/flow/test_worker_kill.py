@@ -12,6 +12,8 @@ import pytest
 
 from celery_sched.model import RunId
 from celery_sched.steps.stop import stop
+from celery_sched.store.tables import run as run_table
+from celery_sched.testing import holding
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
 from tests.reaper import alive
@@ -121,6 +123,34 @@ def test_a_time_limit_kills_and_times_out(make_world: MakeWorld, broker: str) ->
     assert (done.error or "").startswith("ran longer than its time limit")
     assert "succeeded" == world.wait(world.run("plain")).status
     assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_time_limit_kills_all_that_was_started_while_the_database_is_away(
+    make_world: MakeWorld, broker: str
+) -> None:
+    """The keeper waits for the database when Celery kills the child: what it had started is gone too."""
+    world = make_world(broker=broker, sched_lease=60)
+    world.worker("-c", "1")
+    run_id = world.run("sleeps", 600, "session", options={"time_limit": 5})
+    wait_until((world.folder / "grandchild").exists, 20, "the body to start its child")
+    with holding(world.database, run_table, run_id):
+        wait_until_gone(world.pids()[0])
+        wait_until_gone(int((world.folder / "grandchild").read_text()))
+    assert "timed_out" == world.wait(run_id).status
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_cold_shutdown_kills_all_that_was_started(make_world: MakeWorld, broker: str) -> None:
+    """SIGQUIT: the run is settled as lost at once; its child and what that started are gone."""
+    world = make_world(broker=broker, sched_lease=60)
+    worker = world.worker("-c", "1")
+    run_id = world.run("sleeps", 600, "session")
+    wait_until((world.folder / "grandchild").exists, 20, "the body to start its child")
+    worker.stop(signal.SIGQUIT)
+    wait_until_gone(world.pids()[0])
+    wait_until_gone(int((world.folder / "grandchild").read_text()))
+    assert "lost" == world.wait(run_id, timeout=10).status
 
 
 @pytest.mark.parametrize(
