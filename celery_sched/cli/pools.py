@@ -43,7 +43,9 @@ def print_pools(ctx: click.Context, as_json: bool) -> None:
 @click.pass_context
 def resize_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> None:
     """Set how many runs of pool NAME may be active at once; what is active goes on."""
-    old = client_of(ctx).resize_pool(name, slots, by=actor())
+    client = client_of(ctx)
+    old = {pool.name: pool.slots for pool in client.pools()}.get(name)
+    client.resize_pool(name, slots, by=actor())
     if as_json:
         print_json({"name": name, "slots": slots, "old_slots": old})
     else:

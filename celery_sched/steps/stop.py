@@ -10,7 +10,7 @@ from celery_sched.model import JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.store import jobs, runs
 from celery_sched.store.engine import Tx
-from celery_sched.store.settle import Settlement, job_of, settle, settle_waiting
+from celery_sched.store.settle import Settlement, bounded, job_of, settle, settle_waiting
 from celery_sched.store.tables import run
 
 
@@ -40,7 +40,11 @@ def stop(tx: Tx, now: datetime, run_id: RunId, by: str, reason: str | None) -> S
     row = rows[0]
     if row.status in TERMINAL:
         return Stopped(row.status)
-    asked = {"stop_requested_at": now, "stop_requested_by": by[:255], "stop_reason": reason}
+    asked = {
+        "stop_requested_at": now,
+        "stop_requested_by": bounded(by, 255),
+        "stop_reason": bounded(reason, 1000),
+    }
     text = f"stopped by {by}: {reason or 'no reason given'}"
     if row.status == RunStatus.QUEUED:
         settle_waiting(tx, now, [row], RunStatus.CANCELLED, text, **asked)

@@ -244,7 +244,7 @@ def newest(
     if status is not None:
         statement = statement.where(run.c.status == status)
     rows = tx.execute(
-        statement.order_by(run.c.queued_at.desc(), run.c.scheduled_for.desc(), run.c.id).limit(limit)
+        statement.order_by(run.c.queued_at.desc(), run.c.scheduled_for.desc(), run.c.id.desc()).limit(limit)
     )
     return [from_row(row) for row in rows]
 

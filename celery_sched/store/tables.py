@@ -183,12 +183,13 @@ run = Table(
     UniqueConstraint("occurrence_key"),
     # two holders of one job are impossible here, whatever the code does
     UniqueConstraint("holds_job"),
-    Index(None, "app", "status", "ready_at"),
+    Index(None, "app", "status", "ready_at", "expires_at"),  # what is outdated too, from the index alone
     Index(None, "app", "status", "lease_expires_at"),
     Index(None, "job_id", "status"),
-    Index(None, "app", "queued_at"),
-    Index(None, "app", "job", "queued_at"),  # the newest runs of one job, however rare it is
-    Index(None, "finished_at"),
+    # the newest runs, of one job too, however rare it is; the whole order: MariaDB would sort all history
+    Index(None, "app", "queued_at", "scheduled_for"),
+    Index(None, "app", "job", "queued_at", "scheduled_for"),
+    Index(None, "app", "finished_at"),
     CheckConstraint(
         f"(finished_at IS NOT NULL) = (status IN ({_quoted(TERMINAL)}))", name="finished_iff_terminal"
     ),

@@ -160,12 +160,12 @@ def upgrade() -> None:
         if_not_exists=True,
         **OPTIONS,
     )
-    index("sched_run", "app", "status", "ready_at")
+    index("sched_run", "app", "status", "ready_at", "expires_at")
     index("sched_run", "app", "status", "lease_expires_at")
     index("sched_run", "job_id", "status")
-    index("sched_run", "app", "queued_at")
-    index("sched_run", "app", "job", "queued_at")
-    index("sched_run", "finished_at")
+    index("sched_run", "app", "queued_at", "scheduled_for")
+    index("sched_run", "app", "job", "queued_at", "scheduled_for")
+    index("sched_run", "app", "finished_at")
 
     op.create_table(
         "sched_gap",

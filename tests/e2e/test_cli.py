@@ -126,6 +126,16 @@ def test_the_life_of_a_job(migrated: Deployment) -> None:
     assert [] == migrated.sched("jobs", "--json").json
 
 
+def test_a_pool_is_resized(migrated: Deployment) -> None:
+    """Old and new number of slots are said, for people and for programs."""
+    with closing(sqlite3.connect(migrated.home / "sched.sqlite3")) as database, database:
+        database.execute("INSERT INTO sched_pool (app, name, slots) VALUES ('celery_sched', 'default', 5)")
+    assert "pool default: 5 -> 7 slots\n" == migrated.sched("pools", "resize", "default", "7").out
+    changed = migrated.sched("pools", "resize", "default", "8", "--json").json
+    assert {"name": "default", "slots": 8, "old_slots": 7} == changed
+    assert 2 == migrated.sched("pools", "resize", "defualt", "8").code
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

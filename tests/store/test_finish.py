@@ -189,3 +189,14 @@ def test_a_concurrent_run_does_not_free_the_lock_of_another(bench: Bench) -> Non
     assert bench.finish(holder.key).settled
     assert 1 == len(bench.claim())
     invariants.check(bench.database)
+
+
+def test_a_long_reason_to_stop_is_shortened(bench: Bench) -> None:
+    """However much somebody wrote, the run is stopped, and the middle of the reason is left out."""
+    running, waiting = bench.running("running").key, bench.claimed("waiting").key
+    for key in (running, waiting):
+        bench.client.cancel(key.id, by="x" * 300, reason="why " * 1000)
+    assert (RunStatus.RUNNING, RunStatus.CANCELLED) == (bench.status(running.id), bench.status(waiting.id))
+    row = bench.row(running.id)
+    assert (True, True) == (row.stop_reason.startswith("why why"), row.stop_reason.endswith("why why "))
+    assert (1000, 255) == (len(row.stop_reason), len(row.stop_requested_by))
