@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.inflight import Granted
 from celery_sched.model import Dispatch, JobId, Node, RunId
-from celery_sched.rules.transitions import RunStatus
+from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.runtime import Runtime
 from celery_sched.steps.claim import BATCH as CLAIM_BATCH
 from celery_sched.steps.claim import claim
@@ -153,8 +153,7 @@ class Poll:
     def _report(self, done: Swept, counts: Counts) -> None:
         for row, status, reason in done.settled:
             logger.warning("[sweep] run %s of job %r is %s: %s", row.id, row.job, status.value, reason)
-            if row.status != RunStatus.QUEUED:
-                self.runtime.slots.release(row.pool, [RunId(row.id)])
+        self._release((row.pool, RunId(row.id)) for row, _, _ in done.settled if row.status in HELD)
         counts.swept += len(done.settled)
 
     def _plan(self, deadline: float, counts: Counts) -> bool:
@@ -219,10 +218,7 @@ class Poll:
             failpoint("claim:committed")
         finally:
             # only winners keep slots
-            for pool in candidates:
-                self.runtime.slots.release(
-                    pool, [i for i, p in pool_of.items() if p == pool and i not in taken]
-                )
+            self._release((pool, run_id) for run_id, pool in pool_of.items() if run_id not in taken)
         counts.lock_lost += len(done.lost)
         return list(done.dispatches)
 
@@ -235,16 +231,20 @@ class Poll:
             self.runtime.database.run(lambda tx, now: mark_published(tx, now, self.config, done.sent))
         if done.unsent:
             self.runtime.database.run(lambda tx, now: mark_unsent(tx, now, done.unsent))
-            self._release(done.unsent)
             counts.unsent += len(done.unsent)
         for dispatch, why in done.bad:
             logger.error("run %s of job %r cannot be published: %s", dispatch.key.id, dispatch.job, why)
             self.runtime.database.run(lambda tx, now, d=dispatch, w=why: _fail(tx, now, d, w))  # type: ignore[misc]
-            self._release([dispatch])
+        given_up = [*done.unsent, *(dispatch for dispatch, _ in done.bad)]
+        self._release((dispatch.pool, dispatch.key.id) for dispatch in given_up)
 
-    def _release(self, dispatches: Sequence[Dispatch]) -> None:
-        for dispatch in dispatches:
-            self.runtime.slots.release(dispatch.pool, [dispatch.key.id])
+    def _release(self, taken: Iterable[tuple[str, RunId]]) -> None:
+        """One call a pool: a Redis that swallows bytes costs its time-out once, not once a run."""
+        by_pool: dict[str, list[RunId]] = {}
+        for pool, run_id in taken:
+            by_pool.setdefault(pool, []).append(run_id)
+        for pool, run_ids in by_pool.items():
+            self.runtime.slots.release(pool, run_ids)
 
     def _full(self, waiting: Queue, dispatches: Sequence[Dispatch], counts: Counts) -> bool:
         """Note what found no slot; return whether there is more that has slots."""

@@ -106,21 +106,16 @@ def lock_all(tx: Tx, app: str) -> Sequence[Row[Any]]:
 
 
 def lock_due(tx: Tx, app: str, now: datetime, limit: int) -> Sequence[Row[Any]]:
-    """Due jobs, the longest due first, locked; those that another scheduler has locked are left to it."""
-    due = (
-        select(job.c.id)
+    """Due jobs, the longest due first, locked; those that another scheduler has locked are left to it.
+
+    One statement, so that locked ones do not fill the batch and hide the others; as it waits for no lock, it
+    need not take them in id order.
+    """
+    return tx.execute(
+        select(job)
         .where(job.c.app == app, job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now)
         .order_by(job.c.next_run_at, job.c.id)
         .limit(limit)
-    )
-    ids = list(tx.execute(due).scalars())
-    if not ids:
-        return []
-    # again under the lock: another scheduler may have planned them meanwhile
-    return tx.execute(
-        select(job)
-        .where(job.c.id.in_(ids), job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now)
-        .order_by(job.c.id)
         .with_for_update(skip_locked=True)
     ).all()
 

@@ -1,4 +1,4 @@
-"""What is asked at every poll, and what lists the newest runs, is led by indexes: it never reads all history."""
+"""What every poll asks, and what lists the newest runs, is led by indexes: it never reads all history."""
 
 from __future__ import annotations
 

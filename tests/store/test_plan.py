@@ -6,9 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
 from celery_sched.beat.prune import prune
+from celery_sched.steps import plan as plan_step
 from celery_sched.store import gaps
 from celery_sched.store.tables import job as job_table
 from celery_sched.testing import holding
@@ -114,6 +116,20 @@ def test_a_plan_of_a_changed_definition_is_not_written(bench: Bench) -> None:
             assert 0 == bench.plan()  # left to whoever holds it
     bench.client.pause("job")
     assert (0, []) == (bench.plan(), bench.scheduler.runs())
+
+
+def test_locked_jobs_hide_no_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Due jobs that a hung scheduler has locked do not fill the batch: the next ones are planned."""
+    if not bench.database.dialect.row_locks:
+        pytest.skip("SQLite has no row locks: a writer waits for the writer before it")
+    monkeypatch.setattr(plan_step, "BATCH", 1)
+    bench.job("first")
+    bench.clock.advance(1)
+    bench.job("second")
+    with holding(bench.session(), job_table, bench.scheduler.job("first").id):
+        assert 1 == bench.plan()
+    assert ["second"] == [run.job for run in bench.scheduler.runs()]
+    assert 1 == bench.plan()
 
 
 def test_overlap_skips_are_recorded(bench: Bench) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import timedelta
 
+from celery import Celery
+
 from celery_sched import runtime as runtimes
+from celery_sched.inflight import DatabaseSlots
+from celery_sched.model import RunId
 from celery_sched.store.tables import job as job_table
-from celery_sched.testing import holding
-from tests.store.world import Bench, statements
+from celery_sched.testing import ManualScheduler, holding
+from tests.store.world import APP, Bench, statements
 
 
 def _writes(seen: list[str]) -> list[str]:
@@ -54,6 +59,28 @@ def test_an_idle_poll_takes_no_write_lock(make_bench: Callable[..., Bench]) -> N
         # and so do the commands that look
         assert ["job"] == [job.name for job in bench.client.list()]
         assert runtimes.new_node_id() not in [node.id for node in bench.client.nodes()]
+
+
+class NotingSlots(DatabaseSlots):
+    """Counts in the database, and notes what it is told to free."""
+
+    def __init__(self) -> None:
+        self.freed: list[tuple[str, set[RunId]]] = []
+
+    def release(self, pool: str, run_ids: Collection[RunId]) -> None:
+        self.freed.append((pool, set(run_ids)))
+
+
+def test_what_a_sweep_settled_is_freed_in_one_call(bench: Bench) -> None:
+    """However many leases ended: a Redis that swallows bytes would hold the poll up once for each call."""
+    keys = [bench.running(f"job-{number}").key for number in range(4)]
+    slots = NotingSlots()
+    app = Celery(APP, set_as_current=False)
+    app.conf.update(bench.settings)
+    runtime = replace(bench.scheduler.runtime, slots=slots)
+    scheduler = ManualScheduler(app, clock=bench.clock, runtime=runtime)
+    assert 4 == sum(polled.counts.swept for polled in scheduler.advance(65, step=5))
+    assert [("default", {key.id for key in keys})] == slots.freed
 
 
 def test_a_poll_comes_back_for_the_next_instant(bench: Bench) -> None:
