@@ -1,6 +1,5 @@
-"""A bench on each kind of database; worlds with real workers."""
+"""A bench on each kind of database."""
 
-from tests.flow.conftest import make_world
-from tests.store.world import bench, make_bench
+from tests.store.world import bench, bench_url, make_bench
 
-__all__ = ["bench", "make_bench", "make_world"]
+__all__ = ["bench", "bench_url", "make_bench"]

@@ -1,5 +1,5 @@
 """A bench on each kind of database."""
 
-from tests.store.world import bench, make_bench
+from tests.store.world import bench, bench_url, make_bench
 
-__all__ = ["bench", "make_bench"]
+__all__ = ["bench", "bench_url", "make_bench"]

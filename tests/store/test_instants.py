@@ -32,6 +32,9 @@ def in_zone(bench: Bench, request: pytest.FixtureRequest) -> Iterator[str]:
     yield zone
     if bench.database.dialect.name == "mariadb":
         _globally(url, "SYSTEM")
+    if bench.database.dialect.name == "postgresql":
+        statement = f"ALTER DATABASE {url.database} RESET timezone"
+        bench.database.run(lambda tx, now: tx.execute(text(statement)))
 
 
 def _globally(url: URL, zone: str) -> None:

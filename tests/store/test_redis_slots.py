@@ -106,10 +106,10 @@ def test_pools_do_not_share_slots(slots: RedisSlots) -> None:
 
 
 def test_without_redis_the_database_counts(
-    redis_server: RedisServer, database_url: str, tmp_path: Path
+    redis_server: RedisServer, bench_url: str, tmp_path: Path
 ) -> None:
     """Redis dies: the claim counts rows instead, exactly; it comes back empty: rebuilt, and used again."""
-    bench = Bench(database_url, tmp_path, redis_url=redis_server.fresh_url(), max_concurrent_jobs=3)
+    bench = Bench(bench_url, tmp_path, redis_url=redis_server.fresh_url(), max_concurrent_jobs=3)
     try:
         for number in range(9):
             bench.job(f"job-{number}")
@@ -137,11 +137,11 @@ def _did(bench: Bench) -> tuple[int, str]:
 
 
 def test_a_run_holds_one_slot_however_often_it_is_tried(
-    database_url: str, redis_url: str, tmp_path: Path
+    bench_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     """A48: some are retried, killed, cancelled, and Redis is flushed: never above 3, zero at rest."""
     size = 200 if FULL else 60
-    bench = Bench(database_url, tmp_path, redis_url=redis_url, max_concurrent_jobs=3)
+    bench = Bench(bench_url, tmp_path, redis_url=redis_url, max_concurrent_jobs=3)
     slots = bench.scheduler.runtime.slots
     try:
         for number in range(size):
@@ -184,9 +184,9 @@ def test_a_run_holds_one_slot_however_often_it_is_tried(
 
 
 @pytest.mark.parametrize("why", ["locked by another session", "the claim fails"])
-def test_losers_keep_no_slot(database_url: str, redis_url: str, tmp_path: Path, why: str) -> None:
+def test_losers_keep_no_slot(bench_url: str, redis_url: str, tmp_path: Path, why: str) -> None:
     """lock losers hold no slot, in Redis either: what was granted and not claimed is given back at once."""
-    bench = Bench(database_url, tmp_path, redis_url=redis_url, max_concurrent_jobs=3)
+    bench = Bench(bench_url, tmp_path, redis_url=redis_url, max_concurrent_jobs=3)
     slots = bench.scheduler.runtime.slots
     try:
         bench.scheduler.poll()

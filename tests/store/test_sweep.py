@@ -7,10 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from celery_sched.model import JobDefinition, RunKey, Source
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps import sweep as sweep_step
 from celery_sched.steps.claim import claim
-from celery_sched.steps.start import Verdict
+from celery_sched.steps.define import create
+from celery_sched.steps.start import Verdict, start
+from celery_sched.steps.stop import stop
 from celery_sched.store import runs
 from tests import invariants
 from tests.store.world import APP, START, Bench, names, statements
@@ -123,22 +126,37 @@ def test_a_constant_number_of_statements_per_sweep(make_bench: Callable[..., Ben
     bench = make_bench(max_concurrent_jobs=400)
     counted: dict[int, tuple[int, int, int]] = {}
     for size in (1, 10, 100):
-        for number in range(size):
-            bench.job(f"running-{size}-{number}")
-            bench.job(f"unstarted-{size}-{number}")
+        names = [f"{what}-{size}-{number}" for what in ("running", "unstarted") for number in range(size)]
+        _add(bench, names)
         bench.plan()
-        for dispatch in bench.claim():
-            if dispatch.job.startswith("running"):
-                assert Verdict.YOURS == bench.start(dispatch.key).verdict
+        keys = [dispatch.key for dispatch in bench.claim() if dispatch.job.startswith("running")]
+        _start(bench, keys)
         bench.clock.advance(61)
         with statements(bench.database) as seen:
             done = bench.sweep()
         counted[size] = (len(seen), len(done.settled), len(done.republish))
-        for dispatch in done.republish:
-            bench.client.cancel(dispatch.key.id)
+        _stop(bench, [dispatch.key for dispatch in done.republish])
     sent = counted[1][0]
     assert {1: (sent, 1, 1), 10: (sent, 10, 10), 100: (sent, 100, 100)} == counted
     invariants.check(bench.database)
+
+
+def _add(bench: Bench, names: list[str]) -> None:
+    """All in one transaction, else a hundred take long."""
+    definitions = [JobDefinition(name, "t.ok", "every 1h", run_immediately=True) for name in names]
+    bench.database.run(
+        lambda tx, now: [create(tx, now, bench.config, one, Source.OPERATOR) for one in definitions]
+    )
+
+
+def _start(bench: Bench, keys: list[RunKey]) -> None:
+    bench.database.run(
+        lambda tx, now: [start(tx, now, bench.config, key, bench.node, "worker@test") for key in keys]
+    )
+
+
+def _stop(bench: Bench, keys: list[RunKey]) -> None:
+    bench.database.run(lambda tx, now: [stop(tx, now, key.id, "somebody", None) for key in keys])
 
 
 def test_a_sweep_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,10 @@ from celery_sched.steps.receive import Received, receive
 from celery_sched.steps.renew import Renewed, renew
 from celery_sched.steps.start import Started, Verdict, start
 from celery_sched.steps.sweep import Swept, sweep
-from celery_sched.store import apps, pools, queue
+from celery_sched.store import apps, pools, queue, schema
 from celery_sched.store.engine import Clock, Database
 from celery_sched.store.tables import job as job_table
+from celery_sched.store.tables import metadata
 from celery_sched.store.tables import run as run_table
 from celery_sched.testing import START, FakeClock, ManualScheduler
 from celery_sched.transport import embedded_broker, ensure_folders
@@ -257,13 +258,35 @@ class Bench:
         return tuple(self.row(run_id)), tuple(self.job_row(job))
 
 
+_migrated: dict[str, str] = {}
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def bench_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with empty tables, once for each kind.
+
+    The tables are made once a session: migrations take longer than most of these tests.
+    """
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'sched.sqlite3'}"
+    server = request.getfixturevalue({"postgresql": "postgres", "mariadb": "mariadb"}[request.param])
+    if request.param not in _migrated:
+        url = server.fresh_database()
+        schema.upgrade(url)
+        _migrated[request.param] = url
+    database = Database(_migrated[request.param])
+    database.run(lambda tx, now: [tx.execute(table.delete()) for table in metadata.sorted_tables] and None)
+    database.dispose()
+    return _migrated[request.param]
+
+
 @pytest.fixture
-def make_bench(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a bench on a new database, once for each kind; the arguments are settings, without ``sched_``."""
+def make_bench(bench_url: str, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a bench, once for each kind of database; the arguments are settings, without ``sched_``."""
     made: list[Bench] = []
 
     def make(**settings: Any) -> Bench:
-        made.append(Bench(database_url, tmp_path, **settings))
+        made.append(Bench(bench_url, tmp_path, **settings))
         return made[-1]
 
     yield make
@@ -308,4 +331,15 @@ def names(dispatches: Sequence[Dispatch]) -> list[str]:
     return [dispatch.job for dispatch in dispatches]
 
 
-__all__ = ["APP", "PATIENCE", "START", "Bench", "bench", "make_bench", "names", "statements", "together"]
+__all__ = [
+    "APP",
+    "PATIENCE",
+    "START",
+    "Bench",
+    "bench",
+    "bench_url",
+    "make_bench",
+    "names",
+    "statements",
+    "together",
+]
