@@ -146,8 +146,8 @@ def test_instants_in_other_zones_are_the_same_instants() -> None:
     [
         ("", "every 5m"),
         ("   ", "once 2026"),
-        ("rrule:FREQ=DAILY", "every 5m"),
-        ("solar:sunset", "every 5m"),
+        ("rule:FREQ=DAILY", "rrule:FREQ="),
+        ("sunset@52.52,13.40", "solar:sunset@"),
         ("tuesday", "every 5m"),
         ("every5m", "every 5m"),
         ("@every 5m", "Write .every 5m."),

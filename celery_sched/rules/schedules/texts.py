@@ -12,12 +12,15 @@ from celery_sched.rules.schedules.base import Schedule, as_utc
 from celery_sched.rules.schedules.cron import Dst, cron
 from celery_sched.rules.schedules.every import Every
 from celery_sched.rules.schedules.once import Once
+from celery_sched.rules.schedules.rrule import rrule
+from celery_sched.rules.schedules.solar import solar
 from celery_sched.rules.schedules.zones import EPOCH, check_zone, instant_of_wall
 
 SHORTEST = timedelta(seconds=1)
 FORMS = (
     'a schedule is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m" (fixed rate), '
-    '"after 5m" (delay from the end of the last run) or "once 2026-01-01T09:00:00Z"'
+    '"after 5m" (delay from the end of the last run), "once 2026-01-01T09:00:00Z", '
+    '"rrule:FREQ=WEEKLY;BYDAY=MO" (RFC 5545) or "solar:sunset@52.52,13.40"'
 )
 
 
@@ -26,8 +29,9 @@ def parse(
 ) -> Schedule:
     """Read a schedule. Raises InvalidValue with what is wrong and what to write instead.
 
-    ``tz`` is the zone of cron fields and of a ``once`` without one; ``name`` is the job's name, which ``H``
-    hashes; ``anchor`` gives ``every`` its phase (default: the Unix epoch); ``dst`` is "vixie" or "literal".
+    ``tz`` is the zone of cron fields, rules and of a ``once`` without one; ``name`` is the job's name, which
+    ``H`` hashes; ``anchor`` (default: the Unix epoch) gives ``every`` its phase and is the DTSTART of an
+    ``rrule`` without one; ``dst`` is "vixie" or "literal".
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue("schedule", text, FORMS)
@@ -36,6 +40,13 @@ def parse(
         allowed = '"vixie" (as Debian cron) or "literal" (each wall time once, none made up) are possible'
         raise InvalidValue("dst", dst, allowed)
     text = text.strip()
+    prefix, _, body = text.partition(":")
+    match prefix.rstrip().lower():
+        case "rrule":
+            start = EPOCH if anchor is None else as_utc(anchor)
+            return rrule(text, body, tz=zone.key, anchor=start, dst=cast("Dst", dst))
+        case "solar":
+            return solar(text, body)
     word, *others = text.split(maxsplit=1)
     rest = "".join(others)
     match word.lower():
