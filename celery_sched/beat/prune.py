@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.runtime import Runtime
 from celery_sched.store import audit, gaps, nodes, runs
-from celery_sched.store.engine import Tx
 
 logger = logging.getLogger("celery_sched.prune")
 BATCH = 500
@@ -53,17 +52,15 @@ class Pruner:
 def prune(runtime: Runtime, stop: threading.Event | None = None) -> int:
     """Delete what is out of date, in batches of one short transaction each; return how many runs."""
     config, database = runtime.config, runtime.database
-    total = 0
-
-    def others(tx: Tx, now: datetime) -> None:
-        gaps.prune(tx, config.app, now - config.keep_runs)
-        audit.prune(tx, config.app, now - config.keep_runs)
-        nodes.forget(tx, config.app, now - NODES_KEPT)
-
-    database.run(others)
-    while stop is None or not stop.is_set():
-        count = database.run(lambda tx, now: runs.prune(tx, config.app, now - config.keep_runs, BATCH))
-        total += count
-        if count < BATCH:
-            break
-    return total
+    database.run(lambda tx, now: nodes.forget(tx, config.app, now - NODES_KEPT))
+    deleted = []
+    for delete in (runs.prune, gaps.prune, audit.prune):
+        deleted.append(0)
+        while stop is None or not stop.is_set():
+            count = database.run(
+                lambda tx, now, delete=delete: delete(tx, config.app, now - config.keep_runs, BATCH)  # type: ignore[misc]
+            )
+            deleted[-1] += count
+            if count < BATCH:
+                break
+    return deleted[0]

@@ -14,11 +14,12 @@ from celery.beat import Scheduler as CeleryScheduler
 from celery_sched import decorators, doctor
 from celery_sched.beat.poll import DeadlinePassed, Poll, Polled
 from celery_sched.beat.prune import Pruner
-from celery_sched.errors import DatabaseUnavailable, SchemaMismatch
+from celery_sched.errors import DatabaseUnavailable, SchedulerError, SchemaMismatch
 from celery_sched.model import NodeKind
 from celery_sched.runtime import new_node_id, of, this_process
 from celery_sched.steps.define import Synced, sync
 from celery_sched.store import schema
+from celery_sched.store.engine import SQLAlchemyError
 
 logger = logging.getLogger("celery_sched.beat")
 MOST_AT_ONCE = 2
@@ -52,7 +53,7 @@ class Scheduler(CeleryScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._turns: list[_Turn] = []
         self._ready = False
-        self._unavailable = False
+        self._unavailable = self._stuck = False
         self._pruner: Pruner | None = None
         super().__init__(*args, **kwargs)
 
@@ -94,7 +95,12 @@ class Scheduler(CeleryScheduler):
             return self._interval
         self._turns = [turn for turn in self._turns if not self._collect(turn)]
         if len(self._turns) >= MOST_AT_ONCE:
+            if not self._stuck:
+                since = began - min(turn.began for turn in self._turns)
+                logger.error("%d polls hang, one for %.0f s: no other is begun", MOST_AT_ONCE, since)
+            self._stuck = True
             return self._interval
+        self._stuck = False
         poll = self._poll
         if poll is None:
             return self._interval
@@ -130,20 +136,29 @@ class Scheduler(CeleryScheduler):
         self._ready = False
 
     def _prepare(self) -> bool:
-        """Schema, doctor, jobs in code; false while the database is away (the next tick tries again)."""
+        """Schema, jobs in code, doctor; false while the database is away or refuses (the next tick tries).
+
+        :raises SystemExit: jobs in code that contradict each other, or a schema that is not this release's.
+        """
         runtime = self._runtime
         try:
-            runtime.database.read(lambda tx, now: schema.check(tx))
-            synced = runtime.database.run(
-                lambda tx, now: sync(tx, now, runtime.config, decorators.definitions(self.app))
-            )
+            # before the transaction: somebody's modules may take their time
+            definitions = decorators.definitions(self.app)
+        except SchedulerError as error:
+            logger.critical("%s", error)
+            raise SystemExit(2) from error
+        try:
+            runtime.database.read(lambda tx, now: schema.check(tx, runtime.config.app))
+            synced = runtime.database.run(lambda tx, now: sync(tx, now, runtime.config, definitions))
             now = runtime.database.read(lambda tx, now: now)
         except SchemaMismatch as error:
             logger.critical("%s", error)
             raise SystemExit(1) from error
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, SQLAlchemyError) as error:
             if not self._unavailable:
                 logger.error("%s; trying again every %g s", error, self._interval)
+                if isinstance(error, SQLAlchemyError):  # a right that is missing, above all: say which ones
+                    self._start_examination()
             self._unavailable = True
             return False
         self._unavailable = False
@@ -153,7 +168,7 @@ class Scheduler(CeleryScheduler):
         self._poll = Poll(runtime, self.app, node)
         self._pruner = Pruner(runtime)
         self._pruner.start()
-        threading.Thread(target=self._examine, name="sched-doctor", daemon=True).start()
+        self._start_examination()
         self._ready = True
         logger.info(
             "scheduler %s of app %r: %s",
@@ -162,6 +177,9 @@ class Scheduler(CeleryScheduler):
             runtime.database.url.render_as_string(hide_password=True),
         )
         return True
+
+    def _start_examination(self) -> None:
+        threading.Thread(target=self._examine, name="sched-doctor", daemon=True).start()
 
     def _examine(self) -> None:
         """Run the doctor beside the first polls: a slow check must not delay the first job."""

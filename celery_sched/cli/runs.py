@@ -23,7 +23,7 @@ from celery_sched.cli.output import (
     short,
 )
 from celery_sched.durations import format_duration, parse_duration
-from celery_sched.model import Run, RunId
+from celery_sched.model import NodeKind, Run, RunId
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def run_command(
     run = client.run(job, by=actor(), **given)
     if not wait:
         print_run(run, as_json)
-        if not client.status().schedulers:
+        if not scheduler_alive(client):
             say(NO_SCHEDULER, colour="yellow")
         return
     say(f"run {run.id} of {job}")
@@ -123,6 +123,11 @@ def run_command(
 NO_SCHEDULER = "No scheduler is alive: the run stays queued until one starts (celery -A APP beat -S sched)."
 
 
+def scheduler_alive(client: Client) -> bool:
+    """Whether anybody is there to start a run."""
+    return any(node.kind is NodeKind.SCHEDULER for node in client.nodes())
+
+
 def wait_for(client: Client, run: Run, limit: float | None) -> Run:
     """Wait until the run is finished; say at once when nobody is there to start it.
 
@@ -131,7 +136,7 @@ def wait_for(client: Client, run: Run, limit: float | None) -> Run:
     begun = time.monotonic()
     told = False
     while True:
-        alone = not client.status().schedulers
+        alone = not scheduler_alive(client)
         if alone and not told:
             say(NO_SCHEDULER, colour="yellow")
         told = alone

@@ -27,5 +27,8 @@ def newest(tx: Tx, app: str, limit: int = 100) -> Sequence[Row[Any]]:
     return tx.execute(select(audit).where(audit.c.app == app).order_by(audit.c.id.desc()).limit(limit)).all()
 
 
-def prune(tx: Tx, app: str, before: datetime) -> int:
-    return tx.execute(delete(audit).where(audit.c.app == app, audit.c.at < before)).rowcount
+def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
+    """Delete some lines older than ``before``, the oldest first; return how many."""
+    old = select(audit.c.id).where(audit.c.app == app, audit.c.at < before).order_by(audit.c.at).limit(limit)
+    ids = list(tx.execute(old).scalars())
+    return tx.execute(delete(audit).where(audit.c.id.in_(ids))).rowcount if ids else 0

@@ -26,5 +26,8 @@ def of_job(tx: Tx, job_id: JobId, limit: int = 100) -> Sequence[Row[Any]]:
     ).all()
 
 
-def prune(tx: Tx, app: str, before: datetime) -> int:
-    return tx.execute(delete(gap).where(gap.c.app == app, gap.c.created_at < before)).rowcount
+def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
+    """Delete some gaps that were recorded before ``before``; return how many."""
+    old = select(gap.c.id).where(gap.c.app == app, gap.c.created_at < before).limit(limit)
+    ids = list(tx.execute(old).scalars())
+    return tx.execute(delete(gap).where(gap.c.id.in_(ids))).rowcount if ids else 0

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from celery_sched.beat import prune as prune_module
 from celery_sched.beat.prune import prune
+from celery_sched.model import JobId
 from celery_sched.steps import plan as plan_step
-from celery_sched.store import gaps
+from celery_sched.store import audit, gaps
 from celery_sched.store.tables import job as job_table
 from celery_sched.testing import holding
 from tests import invariants
@@ -170,3 +172,27 @@ def test_a_job_whose_schedule_is_broken_stops_no_other(bench: Bench) -> None:
     assert "error" == job.status
     assert "never" in (job.status_reason or "")
     assert 1 == bench.work_off()
+
+
+def test_gaps_and_the_audit_are_pruned_in_batches(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is older than `sched_keep_runs` goes, however much it is, and nothing that is younger."""
+    monkeypatch.setattr(prune_module, "BATCH", 2)
+    bench = make_bench(keep_runs="1h")
+    names = [f"job-{number}" for number in range(5)]
+
+    def note(tx: Any, now: datetime) -> None:
+        for name in names:
+            audit.add(tx, now, "bench", "test", "note", name, {})
+        gap = {"app": "bench", "job_id": 1, "job": "j", "reason": "r", "count": 1, "created_at": now}
+        gaps.add(tx, [{**gap, "from_at": now, "to_at": now} for _ in names])
+
+    bench.database.run(note)
+    bench.clock.advance(3500)
+    bench.database.run(note)
+    bench.clock.advance(200)
+    assert 0 == prune(bench.scheduler.runtime)
+    left = bench.database.read(lambda tx, now: (audit.newest(tx, "bench"), gaps.of_job(tx, JobId(1))))
+    assert (5, 5) == (len([line for line in left[0] if line.action == "note"]), len(left[1]))
+    assert {START + timedelta(seconds=3500)} == {line.created_at for line in left[1]}
