@@ -307,7 +307,13 @@ class Client:
     def _job(self, tx: Tx, name: str) -> Job:
         row = jobs.get(tx, self._config.app, name)
         if row is None:
-            raise NotFound("job", name, near(name, jobs.names(tx, self._config.app)))
+            known = list(jobs.names(tx, self._config.app))
+            # a job without a name of its own is called by its task: module and function
+            found = [full for full in known if full.endswith(f".{name}")]
+            hint = f"Did you mean {found[0]!r}?" if found else near(name, known)
+            raise NotFound(
+                "job", name, hint or "See: sched jobs. Jobs in code come with a scheduler's start."
+            )
         return job_forms.from_row(row)
 
     def _locked(self, tx: Tx, name: str) -> Any:
@@ -324,7 +330,7 @@ class Client:
     def _check_pool(self, tx: Tx, definition: JobDefinition) -> None:
         known = list(pools.every(tx, self._config.app))
         if definition.pool != pools.DEFAULT and definition.pool not in known:
-            allowed = f"one of the pools there are: {', '.join([pools.DEFAULT, *known])}"
+            allowed = f"one of the pools there are: {', '.join(sorted({pools.DEFAULT, *known}))}"
             raise InvalidValue("pool", definition.pool, allowed, near(definition.pool, known))
 
     def _note(

@@ -59,8 +59,8 @@ class SchemaMismatch(SchedulerError):
         self.found, self.expected = found, expected
         have = f"is at revision {found}" if found else "has no celery_sched tables"
         newer = found is not None and found > expected
-        todo = "Install the newer release" if newer else f"Run: celery -A {app} sched migrate"
-        super().__init__(f"the database {have}, this release needs {expected}. {todo}")
+        self.todo = "Install the newer release" if newer else f"Run: celery -A {app} sched migrate"
+        super().__init__(f"the database {have}, this release needs {expected}. {self.todo}")
 
 
 class DatabaseUnavailable(SchedulerError):

@@ -89,7 +89,7 @@ def _seen(node: Node) -> NodeStatus:
 
 def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterator[str]:
     if not any(node.kind is NodeKind.SCHEDULER for node in living):
-        yield "no scheduler is alive: start one with `celery -A APP beat`"
+        yield "no scheduler is alive: start one with `celery -A APP beat -S sched`"
     if not any(node.kind is NodeKind.WORKER for node in living):
         yield "no worker is alive: start one with `celery -A APP worker`"
     if not config.enabled:

@@ -69,17 +69,16 @@ def check_database(ctx: click.Context, runtime: Runtime) -> None:
             f"there is no database at {shown_url(runtime)}. To make it: celery -A {app} sched migrate"
         )
     try:
-        runtime.database.read(lambda tx, now: schema.check(tx))
+        runtime.database.read(lambda tx, now: schema.check(tx, app))
     except SchemaMismatch as error:
         have = f"is at revision {error.found}" if error.found else "has no celery_sched tables"
         raise Failed(
-            f"the database {shown_url(runtime)} {have}, this release needs {error.expected}."
-            f" Run: celery -A {app} sched migrate"
+            f"the database {shown_url(runtime)} {have}, this release needs {error.expected}. {error.todo}"
         ) from error
     except DatabaseUnavailable as error:
         raise Failed(
-            f"the database {shown_url(runtime)} cannot be used: {error.__cause__ or error}."
-            f" Is it running, and is sched_database_url right? To look closer: celery -A {app} sched doctor"
+            f"{str(error).strip().rstrip('.')}\nIs it running, and is sched_database_url right?"
+            f" To look closer: celery -A {app} sched doctor"
         ) from error
 
 

@@ -11,6 +11,7 @@ import click
 from celery_sched.errors import InvalidValue
 
 F = TypeVar("F", bound=Callable[..., Any])
+EXAMPLES: dict[type, str] = {list: """'[1, "two"]'""", dict: """'{"city": "Berlin"}'"""}
 NULLABLE_DURATIONS = ("misfire_grace", "expires", "max_runtime", "time_limit")
 
 DEFINITION_OPTIONS = (
@@ -64,9 +65,11 @@ def read_json(text: str, what: str, kind: type, called: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidValue(what, text, f"a JSON {called}", f"It cannot be read: {error}.") from error
+        raise InvalidValue(
+            what, text, f"it is a JSON {called}, such as {EXAMPLES[kind]}", f"It cannot be read: {error}."
+        ) from error
     if not isinstance(value, kind):
-        raise InvalidValue(what, text, f"a JSON {called}")
+        raise InvalidValue(what, text, f"it is a JSON {called}, such as {EXAMPLES[kind]}")
     return value
 
 

@@ -36,11 +36,11 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
             ("worker", node) for node in status.workers
         ]
         rows = [
-            (kind, node.host, node.pid, distance(node.last_seen, now), (node.id, "dim"))
+            (kind, node.name, node.host, node.pid, distance(node.last_seen, now), (node.id, "dim"))
             for kind, node in nodes
         ]
         if rows:
-            print_table(ctx, ("node", "host", "pid", "last seen", "id"), rows)
+            print_table(ctx, ("node", "name", "host", "pid", "last seen", "id"), rows)
             click.echo()
         overdue = f", the oldest for {status.oldest_due_seconds:.0f} s" if status.oldest_due_seconds else ""
         click.echo(f"in flight   {status.inflight} of {status.max_concurrent_jobs}")

@@ -8,6 +8,7 @@ import click
 
 from celery_sched.cli.access import app_argument, app_of, runtime_of, shown_url, sqlite_file
 from celery_sched.cli.output import json_option, plain, print_json, print_table, say
+from celery_sched.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     from celery_sched.runtime import Runtime
@@ -39,6 +40,8 @@ def migrate(runtime: Runtime) -> tuple[str | None, str]:
     before = None
     if file is None or file.exists():
         before = runtime.database.read(lambda tx, now: schema.current(tx))
+        if before is not None and before > schema.HEAD:
+            raise SchemaMismatch(before, schema.HEAD, runtime.config.app)
     schema.upgrade(runtime.database.url.render_as_string(hide_password=False))
     return before, schema.HEAD
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import URL, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.sql.elements import TextClause
 
 
@@ -67,6 +67,8 @@ class Dialect:
         """Whether the database is away, or too slow, rather than what was asked of it wrong."""
         if error.connection_invalidated or isinstance(error, InterfaceError):
             return True
+        if self.name == "sqlite" and type(error) is DatabaseError:
+            return True  # the file is damaged, or no database at all
         if not isinstance(error, OperationalError):
             return False
         # pymysql calls refused rights and CHECKs operational errors too; 2xxx are the client's own codes

@@ -1,0 +1,43 @@
+"""What `sched` commands tell people who have the wrong database or the wrong name."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.e2e.deployment import Deployment
+
+
+@pytest.mark.parametrize("command", ["jobs", "migrate", "doctor"])
+def test_a_database_of_a_newer_release(migrated: Deployment, command: str) -> None:
+    """The newer release is what helps, not `migrate`; `migrate` itself says so too and changes nothing."""
+    with closing(sqlite3.connect(migrated.home / "sched.sqlite3")) as database, database:
+        database.execute("UPDATE sched_version SET version_num = '9999'")
+    answer = migrated.sched(command)
+    said = answer.out + answer.err
+    assert (1, True) == (answer.code, "9999" in said and "Install the newer release" in said), said
+    assert ("sched migrate" in said, "Traceback" in said) == (False, False), said
+
+
+@pytest.mark.parametrize("command", ["jobs", "migrate", "doctor"])
+def test_a_file_that_is_no_database(migrated: Deployment, command: str) -> None:
+    """A damaged file is named, with what SQLite says of it."""
+    file = migrated.home / "sched.sqlite3"
+    file.write_bytes(b"no database at all " * 1000)
+    answer = migrated.sched(command)
+    said = answer.out + answer.err
+    assert (1, True, False) == (answer.code, "file is not a database" in said, "Traceback" in said), said
+    assert str(file) in said
+
+
+def test_names_that_are_not_there(migrated: Deployment) -> None:
+    """The last part of a name finds the job; what is like nothing is told where to look."""
+    name = "billing.jobs.collect"
+    add = ("jobs", "add", name, "--task", "celery_sched.ping", "--schedule", "@daily")
+    assert 0 == migrated.sched(*add).code
+    assert f"Did you mean '{name}'?" in migrated.sched("run", "collect").err
+    assert "See: sched jobs" in migrated.sched("run", "nothing like it").err
+    refused = migrated.sched("jobs", "edit", name, "--pool", "fast").err
+    assert "one of the pools there are: default." in refused, refused
