@@ -8,10 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "script").iterdir() if path.is_file() and path.name != "lib")
@@ -35,6 +38,42 @@ def test_setup_cfg_has_no_bare_percent_sign(setup_cfg: configparser.ConfigParser
     for section in setup_cfg.sections():
         assert dict(setup_cfg.items(section)) is not None
     assert [] == re.findall(r"(?<!%)%(?![%(])", (ROOT / "setup.cfg").read_text().replace("%%", ""))
+
+
+WITHOUT_THE_REST = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Refuse())
+from celery_sched import app
+app.loader.import_default_modules()
+"""
+
+
+def test_what_is_required_is_enough(setup_cfg: configparser.ConfigParser, tmp_path: Path) -> None:
+    """Without any package that setup.cfg does not lead to, the app is made and its modules are imported."""
+    required: set[str] = set()
+    wanted = lines(setup_cfg["options"]["install_requires"])
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name in required or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        required.add(name)
+        wanted += metadata.requires(name) or ()
+    refused = {
+        module
+        for module, packages in metadata.packages_distributions().items()
+        if not {canonicalize_name(package) for package in packages} & {*required, "celery-sched"}
+    }
+    assert {"pytest", "ruff"} <= refused
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_REST.format(refused=refused)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
 
 
 def test_every_package_is_in_the_wheel_and_nothing_else(setup_cfg: configparser.ConfigParser) -> None:
