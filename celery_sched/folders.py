@@ -37,11 +37,14 @@ class FolderUnavailable(OperationalError, ConnectionError):
     """The embedded broker's folder is missing, read-only or full; what publishers expect of any broker."""
 
     def __init__(self, folder: Path, error: OSError) -> None:
-        self.folder = folder
+        self.folder, self.error = folder, error
         super().__init__(
             f"the embedded broker's folder {str(folder)!r} cannot be used: {error}. It must exist and be "
             "writable: bring it back, or create it with `celery -A APP sched migrate`"
         )
+
+    def __reduce__(self) -> tuple[type[FolderUnavailable], tuple[Path, OSError]]:
+        return type(self), (self.folder, self.error)  # it travels from a worker's child to its main process
 
 
 class Folders:

@@ -70,7 +70,7 @@ class Gate:
         failpoint("start:committed")
         traced = self._body(keeper, key, started, began, (uuid, args, kwargs, request))
         _settle(keeper, key, outcomes.of(traced), Request(request), args, kwargs)
-        return traced
+        return outcomes.portable(traced)
 
     def _body(
         self, keeper: Keeper, key: RunKey, started: Started, began: float, call: tuple[Any, ...]

@@ -10,8 +10,9 @@ from typing import Any
 from billiard import einfo
 from celery import states
 from celery.app.trace import TraceInfo, trace_ok_t
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.saferepr import saferepr
+from celery.utils.serialization import get_pickleable_exception
 from kombu.exceptions import EncodeError
 from kombu.utils.json import dumps
 
@@ -36,6 +37,22 @@ def of(traced: Any) -> Outcome | Retry:
     if state == states.REJECTED:
         return Outcome(RunStatus.FAILED, None, f"the task rejected its message: {text_of(error)}", "rejected")
     return Outcome(RunStatus.FAILED, None, error_text(error, traced.retval), None)
+
+
+def portable(traced: Any) -> Any:
+    """``traced`` in a form that a child can send: what the parent cannot unpickle breaks its whole pool.
+
+    Celery sees to that itself, but for ``Reject`` and ``Ignore``, which may hold any exception: a ``Reject``
+    with the broker's is what ``self.retry()`` raises when its message cannot be sent.
+    """
+    if traced.info is None or traced.info.state not in (states.REJECTED, states.IGNORED):
+        return traced
+    error: Any = traced.info.retval
+    if get_pickleable_exception(error) is error:
+        return traced
+    rejected = traced.info.state == states.REJECTED
+    plain = Reject(text_of(error), error.requeue) if rejected else Ignore(text_of(error))
+    return traced._replace(retval=info_of(plain))
 
 
 def result_text(value: Any) -> str:

@@ -124,6 +124,20 @@ def test_outcomes(
     assert (done.error or "").startswith(error or "")
 
 
+@pytest.mark.parametrize("broker", ["files", "redis"])
+@pytest.mark.parametrize(("how", "status"), [("reject", "failed"), ("ignore", "succeeded")])
+def test_a_reason_that_cannot_be_sent_breaks_no_pool(
+    make_world: MakeWorld, broker: str, how: str, status: str
+) -> None:
+    """Reject and Ignore with an exception that cannot be unpickled end one attempt, not the worker."""
+    world = make_world(broker=broker, sched_lease=60)
+    worker = world.worker("-c", "1")
+    assert status == world.wait(world.run("gives_up", how)).status
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert "WorkerLostError" not in worker.text()
+    assert worker.process.poll() is None
+
+
 def test_results_are_bounded_json(make_world: MakeWorld) -> None:
     """A long result is shortened to valid JSON below 64 KiB; one that Celery cannot store fails the run."""
     world = make_world()

@@ -131,6 +131,19 @@ def rejects() -> None:
     raise Reject("as asked", requeue=False)
 
 
+class TwoArguments(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+@app.task
+def gives_up(how: str) -> None:
+    """With a reason that no other process can read."""
+    raise {"reject": Reject, "ignore": Ignore}[how](TwoArguments("one", "two"))
+
+
 @app.task
 def odd_result() -> Any:
     return {1, object}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 
-from celery_sched.folders import Folders
+from celery_sched.folders import Folders, FolderUnavailable
 from celery_sched.transport import broker_folder, embedded_broker, ensure_folders
 
 JOBS = Queue("jobs", Exchange("jobs"), routing_key="jobs")
@@ -530,3 +531,10 @@ def beside(one: Callable[[], object], other: Callable[[], object], rounds: int) 
         done.set()
         thread.join()
     return failed
+
+
+def test_an_outage_travels_between_processes(tmp_path: Path) -> None:
+    """The error is the same after pickling: a worker's child sends it to its main process."""
+    error = FolderUnavailable(tmp_path, FileNotFoundError(2, "No such file or directory"))
+    sent = pickle.loads(pickle.dumps(error))
+    assert (str(error), tmp_path) == (str(sent), sent.folder)
