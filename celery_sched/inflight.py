@@ -22,7 +22,7 @@ from celery_sched.model import RunId
 
 logger = logging.getLogger("celery_sched.inflight")
 GRACE = 10
-"""Seconds for which a granted member is kept although no row holds it: longer than a claim can last."""
+"""Seconds for which a granted member is kept although no row holds it; polls claim within it, or not."""
 TIMEOUT = 0.5
 """Seconds for one Redis call."""
 

@@ -14,12 +14,12 @@ from celery_sched.beat.look import Look, Queue, look, look_closer
 from celery_sched.beat.presence import Presence
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
-from celery_sched.inflight import Granted
+from celery_sched.inflight import GRACE, Granted
 from celery_sched.model import Dispatch, JobId, Node, RunId
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.runtime import Runtime
 from celery_sched.steps.claim import BATCH as CLAIM_BATCH
-from celery_sched.steps.claim import claim
+from celery_sched.steps.claim import Claimed, claim
 from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
@@ -32,6 +32,8 @@ logger = logging.getLogger("celery_sched.beat")
 T = TypeVar("T")
 PLANS = 2
 """Most plan batches in one poll: a burst never keeps the sweep and the claims waiting for long."""
+CLAIM_WITHIN = timedelta(seconds=GRACE / 2)
+"""A claim begins at most this long after Redis granted its slots, and lasts no longer: both are one grace."""
 SOON = timedelta(milliseconds=20)
 """Pause while there is more to do at once."""
 
@@ -210,10 +212,15 @@ class Poll:
         if not pool_of:
             return []
         taken: set[RunId] = set()
+
+        def work(tx: Tx, now: datetime) -> Claimed:
+            if not granted.count_slots and now - waiting.now > CLAIM_WITHIN:
+                return Claimed(lost=tuple(pool_of))  # somebody else may have been granted these slots by now
+            return claim(tx, now, self.config, candidates, count_slots=granted.count_slots)
+
         try:
-            done = self.runtime.database.run(
-                lambda tx, now: claim(tx, now, self.config, candidates, count_slots=granted.count_slots)
-            )
+            limit = None if granted.count_slots else CLAIM_WITHIN.total_seconds()
+            done = self.runtime.database.run(work, limit=limit)
             taken = {dispatch.key.id for dispatch in done.dispatches}
             failpoint("claim:committed")
         finally:

@@ -103,7 +103,7 @@ def put_back(tx: Tx, holders: Sequence[tuple[JobId, RunKey]]) -> int:
     The caller holds the jobs' rows.
     """
     moved: list[tuple[JobId, Token]] = []
-    for job_id, key in holders:
+    for job_id, key in sorted(holders, key=lambda holder: holder[1].id):
         count = runs.transition(
             tx,
             RunStatus.QUEUED,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from celery import Celery
 
 from celery_sched import runtime as runtimes
-from celery_sched.inflight import DatabaseSlots
+from celery_sched.inflight import GRACE, DatabaseSlots, Granted
 from celery_sched.model import RunId
 from celery_sched.store.tables import job as job_table
-from celery_sched.testing import ManualScheduler, holding
+from celery_sched.testing import FakeClock, ManualScheduler, holding
 from tests.store.world import APP, Bench, statements
 
 
@@ -81,6 +81,38 @@ def test_what_a_sweep_settled_is_freed_in_one_call(bench: Bench) -> None:
     scheduler = ManualScheduler(app, clock=bench.clock, runtime=runtime)
     assert 4 == sum(polled.counts.swept for polled in scheduler.advance(65, step=5))
     assert [("default", {key.id for key in keys})] == slots.freed
+
+
+class LateSlots(DatabaseSlots):
+    """Grants all that is asked for, as Redis does, and takes ``seconds`` of the clock for it."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        self._clock, self.seconds = clock, seconds
+
+    def reserve(
+        self,
+        now: datetime,
+        slots: Mapping[str, int],
+        held: Collection[tuple[str, RunId, datetime]],
+        wanted: Mapping[str, Sequence[RunId]],
+    ) -> Granted:
+        self._clock.advance(self.seconds)
+        return replace(super().reserve(now, slots, held, wanted), count_slots=False)
+
+
+def test_slots_that_were_granted_too_long_ago_are_not_claimed(bench: Bench) -> None:
+    """Redis keeps a grant without a row for its grace only: a frozen scheduler must not come after that."""
+    bench.job()
+    bench.plan()
+    slots = LateSlots(bench.clock, GRACE / 2 + 1)
+    app = Celery(APP, set_as_current=False)
+    app.conf.update(bench.settings)
+    runtime = replace(bench.scheduler.runtime, slots=slots)
+    scheduler = ManualScheduler(app, clock=bench.clock, runtime=runtime)
+    counts = scheduler.poll().counts
+    assert (0, 1, ["queued"]) == (counts.dispatched, counts.lock_lost, bench.statuses())
+    slots.seconds = GRACE / 2
+    assert 1 == scheduler.poll().counts.dispatched
 
 
 def test_a_poll_comes_back_for_the_next_instant(bench: Bench) -> None:
