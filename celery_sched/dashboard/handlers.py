@@ -100,6 +100,11 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
         # Flower before 2.1 has no such option
         return READ_ONLY if getattr(options, "read_only", False) else None
 
+    def api_open(self) -> bool:
+        """Whether Flower answers at its API's addresses."""
+        options = self.application.options
+        return bool(options.basic_auth or options.auth or self.unauthenticated_api)
+
     def user(self) -> str:
         """Who is asking, for the audit."""
         if isinstance(self.current_user, str):
@@ -134,6 +139,7 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
             address=self.address,
             run_address=self.run_address,
             refusal=self.refusal(),
+            api_open=self.api_open(),
             refresh=REFRESH,
             JobStatus=JobStatus,
             **values,

@@ -154,6 +154,7 @@ def test_all_columns_fit_into_a_small_window(browser: Browser, site: Site) -> No
     """At 1280 pixels nothing of the table lies outside its frame."""
     with opened(browser, site) as page:
         expect(page.locator("#sched-jobs")).to_be_visible()
+        expect(page.get_by_role("link", name="JSON")).to_be_visible()
         card = "document.querySelector('#sched-jobs').parentElement"
         assert page.evaluate(f"{card}.scrollWidth <= {card}.clientWidth")
 
@@ -163,6 +164,7 @@ def test_without_authentication_nothing_can_be_changed(browser: Browser, open_si
     with opened(browser, open_site) as page:
         expect(row(page, MARKUP)).to_be_visible()
         assert 0 == page.get_by_role("button", name="Run").count()
+        assert 0 == page.get_by_role("link", name="JSON").count()  # it would be refused
         expect(page.locator("#sched-refusal")).to_contain_text("--basic-auth")
     answer = open_site.act(MARKUP, "pause")
     assert (403, True) == (answer.code, "--basic-auth=USER:PASSWORD" in answer.text)
