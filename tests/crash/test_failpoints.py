@@ -32,7 +32,7 @@ POLL = (
 )
 CANCEL = ("stop:requested", "settle:moved")
 ABANDON = ("settle:moved", "abandon:settled")
-WORKER = ("start:committed", "finish:begin")  # in test_worker.py
+WORKER = ("start:committed", "finish:begin", "finish:committed")  # in test_worker.py
 
 
 def test_every_failpoint_is_tested() -> None:

@@ -16,11 +16,11 @@ __all__ = ["make_world"]
 
 
 @pytest.mark.parametrize("death", ["raise", "kill"])
-@pytest.mark.parametrize("name", ["start:committed", "finish:begin"])
+@pytest.mark.parametrize("name", ["start:committed", "finish:begin", "finish:committed"])
 def test_a_child_dies_around_a_body(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, name: str, death: str
 ) -> None:
-    """Between start and body, and between body and outcome: not left running, and not run a second time."""
+    """Between start and body, body and outcome, outcome and slot: not left running, not run a second time."""
     world = make_world(database="postgresql", broker="redis")
     monkeypatch.setenv("CELERY_SCHED_FAILPOINTS", f"{name}={death}@1")
     world.worker("-c", "1")
@@ -31,8 +31,9 @@ def test_a_child_dies_around_a_body(
         return world.status(run_id) in TERMINAL
 
     wait_until(settled, PATIENCE, "the run to be settled")
-    assert world.status(run_id) in ("failed", "lost")
-    bodies = ["plain"] if name == "finish:begin" else []
+    ends = ("succeeded",) if name == "finish:committed" else ("failed", "lost")
+    assert world.status(run_id) in ends
+    bodies = [] if name == "start:committed" else ["plain"]
     assert bodies == world.marks()
     invariants.check(world.database)
     if death == "raise":  # a child that was killed has a successor that dies as well
