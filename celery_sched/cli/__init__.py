@@ -88,6 +88,13 @@ class Commands(click.Group):
             raise Refused(str(error)) from error
         except SchedulerError as error:
             raise Failed(str(error)) from error
+        except OSError as error:
+            if error.filename is None:  # not about a file: a closed pipe is click's to deal with
+                raise
+            raise Failed(
+                f"{error.filename}: {error.strerror}. Commands need to read and write there; sched_home"
+                " (CELERY_SCHED_HOME) and sched_database_url say where the scheduler keeps its files."
+            ) from error
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

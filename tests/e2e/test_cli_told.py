@@ -41,3 +41,14 @@ def test_names_that_are_not_there(migrated: Deployment) -> None:
     assert "See: sched jobs" in migrated.sched("run", "nothing like it").err
     refused = migrated.sched("jobs", "edit", name, "--pool", "fast").err
     assert "one of the pools there are: default." in refused, refused
+
+
+@pytest.mark.parametrize("command", ["migrate", "server"])
+def test_a_home_that_cannot_be_made(deployment: Deployment, command: str) -> None:
+    """The place in the way is named with the setting to change, not in a traceback."""
+    (deployment.folder / "file").touch()
+    deployment.env["CELERY_SCHED_HOME"] = str(deployment.folder / "file" / "home")
+    answer = deployment.sched(command)
+    assert (1, "") == (answer.code, answer.out)
+    assert (True, False) == ("CELERY_SCHED_HOME" in answer.err, "Traceback" in answer.err), answer.err
+    assert f"Error: {deployment.folder}/file" in answer.err
