@@ -9,8 +9,8 @@ from typing import Any
 
 from celery_sched.config import Config
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
-from celery_sched.rules.upcoming import next_run_at, parsed
-from celery_sched.store import apps, job_forms, jobs
+from celery_sched.rules.upcoming import next_run_at, parsed, schedule_of
+from celery_sched.store import apps, gaps, job_forms, jobs
 from celery_sched.store.engine import Tx
 
 GONE = "gone from code"
@@ -81,7 +81,7 @@ def change(tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], **column
     }
     timing = any(name in changes for name in TIMING)
     if timing or "enabled" in changes:
-        written |= _standing(row, definition, now, timing)
+        written |= _standing(row, definition, now, timing) | _give_up(tx, now, row, "changed")
     return jobs.define(tx, now, JobId(row.id), row.version, written)
 
 
@@ -92,7 +92,12 @@ def pause(tx: Tx, now: datetime, row: Any, reason: str | None) -> bool:
     Locks: the job (by the caller).
     If it dies here: nothing was written.
     """
-    columns = {"status": JobStatus.PAUSED.value, "status_reason": reason, "next_run_at": None}
+    columns = {
+        "status": JobStatus.PAUSED.value,
+        "status_reason": reason,
+        "next_run_at": None,
+        **_give_up(tx, now, row, "paused"),
+    }
     return jobs.define(tx, now, JobId(row.id), row.version, columns)
 
 
@@ -138,7 +143,12 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
         gone = row.source == Source.CODE and row.name not in in_code
         if gone and row.status_reason not in (GONE, GONE_PAUSED):
             reason = GONE_PAUSED if row.status == JobStatus.PAUSED else GONE
-            columns = {"status": JobStatus.DISABLED.value, "status_reason": reason, "next_run_at": None}
+            columns = {
+                "status": JobStatus.DISABLED.value,
+                "status_reason": reason,
+                "next_run_at": None,
+                **_give_up(tx, now, row, GONE),
+            }
             jobs.define(tx, now, JobId(row.id), row.version, columns)
             disabled.append(row.name)
     return Synced(tuple(added), tuple(changed), tuple(disabled), tuple(kept), tuple(taken))
@@ -164,6 +174,33 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
         current = jobs.lock(tx, [JobId(row.id)])[JobId(row.id)]
         pause(tx, now, current, "paused before it was gone from code")
     return True
+
+
+def _give_up(tx: Tx, now: datetime, row: Any, what: str) -> dict[str, Any]:
+    """Record what came due and is not planned yet: from now on nobody would plan it, and none may vanish."""
+    due = row.next_run_at
+    if row.status != JobStatus.ACTIVE or due is None or due > now:
+        return {}
+    schedule = schedule_of(row)
+    # `due` counts even where it is no occurrence (run_immediately), as in the misfire rule
+    last = schedule.latest_in(due, now) or due
+    count = 1 + schedule.count_in(due, now)
+    gaps.add(
+        tx,
+        [
+            {
+                "app": row.app,
+                "job_id": row.id,
+                "job": row.name,
+                "from_at": due,
+                "to_at": last,
+                "reason": f"missed: late when the job was {what}",
+                "count": count,
+                "created_at": now,
+            }
+        ],
+    )
+    return {"last_scheduled_for": last, "skipped_count": row.skipped_count + count}
 
 
 def _standing(
