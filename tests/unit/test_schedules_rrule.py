@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import time
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -122,6 +123,15 @@ def test_years_and_weeks_far_from_dtstart() -> None:
             assert oracle.after(when) == found.replace(tzinfo=None), parts
 
 
+def test_positions_in_the_first_week() -> None:
+    """BYSETPOS counts in the first week from DTSTART on, as python-dateutil does; then in whole weeks."""
+    expected = ["2026-03-04T00:00:00Z", "2026-03-09T00:00:00Z", "2026-03-16T00:00:00Z"]
+    text = "rrule:DTSTART=20260304;FREQ=WEEKLY;BYDAY=MO,WE,FR;BYSETPOS=1"
+    assert expected == instants(text, "UTC", "2026-01-01T00:00Z", 3)
+    oracle = rrulestr("DTSTART:20260304T000000\nRRULE:FREQ=WEEKLY;BYDAY=MO,WE,FR;BYSETPOS=1")
+    assert expected == [f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in islice(oracle, 3)]
+
+
 # --- time zones --------------------------------------------------------------------------------------------
 
 NIGHT = "FREQ=DAILY;BYHOUR=2;BYMINUTE=30;BYSECOND=0"
@@ -214,6 +224,14 @@ def test_all_wall_times_of_a_change(tz: str, around: str, rule: str, make_good: 
         assert size == count_in(schedule, begin, until)
         assert until == latest_in(schedule, begin, until + SECOND / 2)
         assert 0 == count_in(schedule, until, until)
+    # From anywhere, in the second pass of a repeated hour too, the answers are those of the list.
+    instant = begin
+    while instant < want[-1]:
+        passed = bisect_right(want, instant)
+        assert want[passed] == schedule.next_after(instant)
+        assert passed == count_in(schedule, begin, instant)
+        assert (want[passed - 1] if passed else None) == latest_in(schedule, begin, instant)
+        instant += timedelta(minutes=17)
 
 
 TEXTS = [
