@@ -114,6 +114,8 @@ class Job:
     last_status: str | None
     created_at: datetime
     updated_at: datetime
+    anchor: datetime
+    """What ``every`` counts from; a restart or an edit never moves it."""
     operator_fields: tuple[str, ...] = ()
     """Definition fields changed by hand, which a sync from code leaves alone."""
 

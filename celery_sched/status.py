@@ -101,7 +101,7 @@ def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterat
 def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
     known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
     consumed = {name for node in living for name in node.facts.get("queues", ())}
-    for row in jobs.every(tx, config.app):
+    for row in jobs.standing(tx, config.app):
         if row.status == JobStatus.ERROR:
             yield f"job {row.name!r} is in error: {row.status_reason}"
         if row.status != JobStatus.ACTIVE:

@@ -11,6 +11,9 @@ from celery_sched.model import JobId, NodeId, RunId
 from celery_sched.store import apps, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 
+SPARE = 50
+"""Candidates read beyond the free slots of a pool."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -69,7 +72,9 @@ def look_closer(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
     for pool in counts:
         free = slots.get(pool, 0) - sum(1 for name, _, _ in held if name == pool)
         if free > 0:
-            candidates[pool] = tuple(queue.ready_in(tx, config.app, now, pool, min(free, limit)))
+            # more than there are slots for: what a silent session has locked must not hide the others
+            wanted = min(free, limit) + SPARE
+            candidates[pool] = tuple(queue.ready_in(tx, config.app, now, pool, wanted))
     return Queue(
         now=now,
         slots=slots,

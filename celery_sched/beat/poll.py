@@ -23,6 +23,7 @@ from celery_sched.steps.claim import Claimed, claim
 from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
+from celery_sched.steps.sweep import BATCH as SWEEP_BATCH
 from celery_sched.steps.sweep import Swept, sweep, sweep_outdated
 from celery_sched.store import apps, jobs, pools, queue
 from celery_sched.store.engine import Tx
@@ -84,6 +85,10 @@ class Poll:
         self._node = identity.id
         self._broker = Broker(app)
         self._frequent: set[str] = set()
+        self._lost: frozenset[RunId] = frozenset()
+        """What the last claim lost: somebody had it locked, and may for a while. Asked for last."""
+        self._unpublished: list[Dispatch] = []
+        """Taken out by the sweep while the broker was away."""
 
     def __call__(self, deadline: float) -> Polled:
         """Do one poll. ``deadline`` (monotonic seconds) is checked between the steps.
@@ -179,14 +184,20 @@ class Poll:
 
     def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch]) -> bool:
         """Claim what has slots and publish it, with what the sweep found unstarted."""
-        wanted = {pool: [run_id for run_id, _ in chosen] for pool, chosen in waiting.candidates.items()}
+        wanted = {
+            pool: sorted((run_id for run_id, _ in chosen), key=self._lost.__contains__)
+            for pool, chosen in waiting.candidates.items()
+        }
+        again, self._unpublished = [*self._unpublished, *republish], []
         publisher = None
         held_up = False
-        if republish or any(wanted.values()):
-            publisher = self._broker.borrow(urgent=bool(republish))
+        if again or any(wanted.values()):
+            publisher = self._broker.borrow(urgent=bool(again))
             held_up = publisher is None
             if held_up:
                 wanted = {}
+                # whoever else publishes them meanwhile, the start drops what comes twice
+                self._unpublished = again[-SWEEP_BATCH:]
         granted = self.runtime.slots.reserve(
             waiting.now, waiting.slots, waiting.held, {pool: wanted.get(pool, []) for pool in waiting.slots}
         )
@@ -196,10 +207,10 @@ class Poll:
             try:
                 # no look at the deadline in between: claimed and not published, they would wait for a lease
                 dispatches = self._claim_granted(waiting, granted, counts)
-                self._publish(publisher, [*republish, *dispatches], counts)
+                self._publish(publisher, [*again, *dispatches], counts)
+                counts.republished = len(again)
             finally:
                 self._broker.give_back(publisher)
-        counts.republished = len(republish)
         counts.dispatched = len(dispatches)
         return self._full(waiting, dispatches, counts) and not self._broker.away and not held_up
 
@@ -227,6 +238,7 @@ class Poll:
             # only winners keep slots
             self._release((pool, run_id) for run_id, pool in pool_of.items() if run_id not in taken)
         counts.lock_lost += len(done.lost)
+        self._lost = frozenset(done.lost)
         return list(done.dispatches)
 
     def _publish(self, publisher: Publisher, dispatches: Sequence[Dispatch], counts: Counts) -> None:

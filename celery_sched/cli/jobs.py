@@ -138,9 +138,7 @@ def next_instants(job: Job, count: int) -> list[datetime]:
     if first is None or job.status is not JobStatus.ACTIVE:
         return []
     definition = job.definition
-    schedule = parse(definition.schedule, tz=definition.timezone, name=definition.name, anchor=first)
-    if schedule.kind == "after":
-        return [first]  # what follows depends on when that run ends
+    schedule = parse(definition.schedule, tz=definition.timezone, name=definition.name, anchor=job.anchor)
     return [first, *upcoming(schedule, first, count - 1)]
 
 
@@ -148,7 +146,10 @@ def next_instants(job: Job, count: int) -> list[datetime]:
 @click.argument("name")
 @click.option("--task", required=True, metavar="TASK", help="The Celery task's name.")
 @click.option(
-    "--schedule", required=True, metavar="S", help='"*/5 * * * *", "every 5m", "after 5m", "once ISO".'
+    "--schedule",
+    required=True,
+    metavar="S",
+    help='"*/5 * * * *", "every 5m", "once ISO", "rrule:...", "solar:...".',
 )
 @definition_options
 @json_option

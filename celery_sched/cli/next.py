@@ -36,8 +36,8 @@ def next_command(
 ) -> None:
     """Show when SCHEDULE is due.
 
-    SCHEDULE is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m", "after 5m" or
-    "once 2026-01-31T09:00:00Z".
+    SCHEDULE is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m", "after 5m",
+    "once 2026-01-31T09:00:00Z", "rrule:FREQ=DAILY;BYHOUR=9" or "solar:sunset@52.52,13.40".
     """
     parsed = parse(schedule, tz=tz, name=name)
     found = upcoming(parsed, read_start(start, tz), count)

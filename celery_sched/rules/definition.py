@@ -61,7 +61,7 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     zone = values.get("timezone", "UTC")
     parsed = schedules.parse(values["schedule"], tz=zone, name=values["name"])
     if parsed.kind == "after":
-        allowed = "a cron expression, `every ...` or `once ...`"
+        allowed = "a cron expression, `every ...`, `once ...`, `rrule:...` or `solar:...`"
         hint = "A fixed delay from the end of the last run can be previewed, but a job cannot have it yet."
         raise InvalidValue("schedule", parsed.text, allowed, hint)
     return JobDefinition(**{**values, "schedule": parsed.text})

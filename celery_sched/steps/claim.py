@@ -63,21 +63,24 @@ def claim(
     busy = queue.held_jobs(tx, list(rows))
     free = _free_slots(tx, config, candidates) if count_slots else None
     chosen: list[tuple[Row, Row]] = []
+    lost: list[RunId] = []
     for pool, of_pool in candidates.items():
         left = len(of_pool) if free is None else free.get(pool, 0)
         for run_id, job_id in of_pool:
-            if left <= 0 or run_id not in locked or job_id not in rows:
+            if left <= 0:
+                break
+            if job_id not in rows or run_id not in locked or _is_held(rows[job_id], job_id in busy):
+                lost.append(run_id)
                 continue
-            job_row = rows[job_id]
-            if job_row.overlap != Overlap.CONCURRENT:
-                if job_row.lock_token is not None or job_id in busy:
-                    continue
-                busy.add(job_id)
-            chosen.append((locked[run_id], job_row))
+            busy.add(job_id)
+            chosen.append((locked[run_id], rows[job_id]))
             left -= 1
-    dispatches = _write(tx, now, config, chosen)
-    taken = {dispatch.key.id for dispatch in dispatches}
-    return Claimed(tuple(dispatches), tuple(run_id for run_id, _ in wanted if run_id not in taken))
+    return Claimed(tuple(_write(tx, now, config, chosen)), tuple(lost))
+
+
+def _is_held(job_row: Row, busy: bool) -> bool:
+    """Whether a job's lock, or another run of it, stands in the way."""
+    return job_row.overlap != Overlap.CONCURRENT and (job_row.lock_token is not None or busy)
 
 
 def _free_slots(tx: Tx, config: Config, names: Collection[str]) -> dict[str, int]:

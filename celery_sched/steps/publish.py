@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery.result import denied_join_result
+from kombu.exceptions import SerializationError
 
 from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch
@@ -19,6 +20,9 @@ CALL_TIMEOUT = 2.0
 """Seconds for one broker call: a broker that fell silent delays a pass by no more than a few of these."""
 BATCH = 100
 """Messages in one round trip, where the transport can."""
+
+BAD = (SerializationError, TypeError, ValueError, KeyError)
+"""A message that cannot be made: arguments that are no JSON, an option or a queue that does not exist."""
 
 HEADER_RUN = "sched_run"
 HEADER_TOKEN = "sched_token"
@@ -105,17 +109,17 @@ class Publisher:
                             good.append(dispatch)
                         except self._broken:
                             raise
-                        except Exception as error:  # one bad row never hides the others
+                        except BAD as error:  # one bad row never hides the others
                             bad.append((dispatch, f"{type(error).__name__}: {error}"))
-                failpoint("publish:sent")
-                sent += good
-            except self._broken as error:
+            except Exception as error:  # what the broker has of this batch is unknown, whatever it was
                 failed = {bad_one.key.id for bad_one, _ in bad}
                 logger.warning("publishing failed, %d run(s) uncertain: %r", len(part), error)
                 uncertain = tuple(d for d in part if d.key.id not in failed)
                 unsent = tuple(dispatches[start + len(part) :])
                 self.close()
                 return Published(tuple(sent), unsent, uncertain, tuple(bad))
+            failpoint("publish:sent")
+            sent += good
         return Published(tuple(sent), bad=tuple(bad))
 
     @property

@@ -67,6 +67,7 @@ def from_row(row: Any) -> Job:
         last_status=row.last_status,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        anchor=row.anchor,
         operator_fields=operator_fields(row),
     )
 

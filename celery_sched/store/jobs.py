@@ -37,6 +37,15 @@ def every(tx: Tx, app: str) -> Sequence[Row[Any]]:
     return tx.execute(_with_lease().where(job.c.app == app).order_by(job.c.name)).all()
 
 
+def standing(tx: Tx, app: str) -> Sequence[Any]:
+    """What `status` judges jobs by: few columns, of all jobs."""
+    return tx.execute(
+        select(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool)
+        .where(job.c.app == app)
+        .order_by(job.c.name)
+    ).all()
+
+
 def names(tx: Tx, app: str) -> list[str]:
     return list(tx.execute(select(job.c.name).where(job.c.app == app)).scalars())
 

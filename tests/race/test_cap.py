@@ -93,9 +93,7 @@ def test_redis_away_for_one_scheduler(make_bench: Callable[..., Bench], redis_ur
         bench.job(f"job-{number:02}")
     bench.scheduler.poll()
     away = bench.another()
-    blind = Bench(
-        str(bench.config.database_url), bench.folder, clock=bench.clock, max_concurrent_jobs=CAP
-    )
+    blind = Bench(str(bench.config.database_url), bench.folder, clock=bench.clock, max_concurrent_jobs=CAP)
     try:
         while "queued" in bench.statuses():
             together(bench.scheduler.poll, blind.scheduler.poll, away.poll)

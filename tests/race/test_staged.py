@@ -81,9 +81,10 @@ def _expired(bench: Bench) -> RunKey:
 def test_the_sweep_loses_against_a_renewal_that_came_between(bench: Bench) -> None:
     """sweep's UPDATE loses against a renewal that came between: the renewal has the row."""
     key = _expired(bench)
-    with during(
-        bench, lambda tx, now: renew(tx, now, bench.config, [key], bench.node), bench.sweep
-    ) as (renewed, swept):
+    with during(bench, lambda tx, now: renew(tx, now, bench.config, [key], bench.node), bench.sweep) as (
+        renewed,
+        swept,
+    ):
         assert [key.id] == list(renewed.leases)
         assert () == swept.result(PATIENCE).settled
     assert "running" == bench.status(key.id)

@@ -105,9 +105,7 @@ def test_pools_do_not_share_slots(slots: RedisSlots) -> None:
     assert (3, 1) == (slots.members("default"), slots.members("narrow"))
 
 
-def test_without_redis_the_database_counts(
-    redis_server: RedisServer, bench_url: str, tmp_path: Path
-) -> None:
+def test_without_redis_the_database_counts(redis_server: RedisServer, bench_url: str, tmp_path: Path) -> None:
     """Redis dies: the claim counts rows instead, exactly; it comes back empty: rebuilt, and used again."""
     bench = Bench(bench_url, tmp_path, redis_url=redis_server.fresh_url(), max_concurrent_jobs=3)
     try:
