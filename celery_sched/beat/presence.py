@@ -71,8 +71,9 @@ class Presence:
         self._at = time.monotonic()
         self._clocks = (fresh.now, self._at)
         if begun and fresh.app is not None:
-            logger.warning(
-                "no scheduler passed for a while (or the clock jumped): the sweep waits until %s",
-                fresh.app.sweep_not_before,
+            logger.info(
+                "no scheduler passed for a while (or the clock jumped): workers get a lease to renew, until "
+                "%s UTC, before runs without a sign of life are settled",
+                f"{fresh.app.sweep_not_before:%H:%M:%S}",
             )
         return fresh

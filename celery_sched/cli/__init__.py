@@ -95,6 +95,14 @@ class Commands(click.Group):
                 f"{error.filename}: {error.strerror}. Commands need to read and write there; sched_home"
                 " (CELERY_SCHED_HOME) and sched_database_url say where the scheduler keeps its files."
             ) from error
+        except Exception as error:
+            # told by its name: `sched next` does not pay for the import of a database toolkit
+            if not type(error).__module__.startswith("sqlalchemy"):
+                raise
+            said = getattr(error, "orig", None) or error
+            raise Failed(
+                f"the database refused it: {said}. `celery -A APP sched doctor` names missing rights."
+            ) from error
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from celery_sched.store import schema
+from celery_sched.store.engine import Database
 from tests.e2e.deployment import Deployment
 
 
@@ -52,3 +56,24 @@ def test_a_home_that_cannot_be_made(deployment: Deployment, command: str) -> Non
     assert (1, "") == (answer.code, answer.out)
     assert (True, False) == ("CELERY_SCHED_HOME" in answer.err, "Traceback" in answer.err), answer.err
     assert f"Error: {deployment.folder}/file" in answer.err
+
+
+def test_a_right_that_is_missing(tmp_path: Path, postgresql_url: str) -> None:
+    """A database user who may not read jobs is told what the database said, and where to look."""
+    schema.upgrade(postgresql_url)
+    owner = Database(postgresql_url)
+    role = f"r{os.urandom(4).hex()}"
+    grants = (
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT SELECT ON sched_version TO {role}",
+    )
+    for grant in grants:
+        owner.run(lambda tx, now, grant=grant: tx.exec_driver_sql(grant))  # type: ignore[misc]
+    limited = owner.url.set(username=role).render_as_string(hide_password=False)
+    answer = Deployment(tmp_path, {"CELERY_SCHED_DATABASE_URL": limited}).sched("jobs")
+    owner.run(lambda tx, now: tx.exec_driver_sql(f"DROP OWNED BY {role}"))
+    owner.run(lambda tx, now: tx.exec_driver_sql(f"DROP ROLE {role}"))
+    owner.dispose()
+    assert (1, "") == (answer.code, answer.out)
+    assert "permission denied for table sched_job" in answer.err
+    assert ("sched doctor" in answer.err, "Traceback" in answer.err) == (True, False), answer.err
