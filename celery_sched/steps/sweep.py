@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -69,12 +70,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
     Locks: jobs, then runs (both skip locked).
     If it dies here: nothing was written; the next pass does the same.
     """
-    found = runs.first_ids(tx, runs.expired(config.app, now), BATCH)
-    if not found:
-        return Swept()
-    job_rows = jobs.lock(tx, [job_id for _, job_id in found], skip_locked=True)
-    mine = [run_id for run_id, job_id in found if job_id in job_rows]
-    rows = runs.lock(tx, run.c.id.in_(mine) & runs.expired(config.app, now), skip_locked=True)
+    job_rows, rows = _lock(tx, runs.expired(config.app, now))
     settlements: list[Settlement] = []
     settled: list[tuple[Row, RunStatus, str]] = []
     republish: list[Dispatch] = []
@@ -106,7 +102,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
         )
         if matched != len(republish):
             raise RuntimeError(f"{matched} of {len(republish)} locked runs matched while sweeping")
-    return Swept(tuple(settled), tuple(republish), more=len(found) == BATCH)
+    return Swept(tuple(settled), tuple(republish), more=len(rows) == BATCH)
 
 
 def sweep_outdated(tx: Tx, now: datetime, config: Config) -> Swept:
@@ -116,12 +112,7 @@ def sweep_outdated(tx: Tx, now: datetime, config: Config) -> Swept:
     Locks: jobs, then runs (both skip locked).
     If it dies here: nothing was written; the start refuses such a run too.
     """
-    found = runs.first_ids(tx, runs.outdated(config.app, now), BATCH)
-    if not found:
-        return Swept()
-    job_rows = jobs.lock(tx, [job_id for _, job_id in found], skip_locked=True)
-    mine = [run_id for run_id, job_id in found if job_id in job_rows]
-    rows = runs.lock(tx, run.c.id.in_(mine) & runs.outdated(config.app, now), skip_locked=True)
+    _, rows = _lock(tx, runs.outdated(config.app, now))
     reason = "expired: it could not start in time"
     settle_waiting(
         tx, now, [row for row in rows if row.status == RunStatus.QUEUED], RunStatus.SKIPPED, reason
@@ -134,7 +125,16 @@ def sweep_outdated(tx: Tx, now: datetime, config: Config) -> Swept:
         sources={RunStatus.DISPATCHED},
         guard=run.c.expires_at <= now,
     )
-    return Swept(tuple((row, RunStatus.SKIPPED, reason) for row in rows), more=len(found) == BATCH)
+    return Swept(tuple((row, RunStatus.SKIPPED, reason) for row in rows), more=len(rows) == BATCH)
+
+
+def _lock(tx: Tx, match: Any) -> tuple[Mapping[JobId, Row], Sequence[Row]]:
+    """Some runs that match, and their jobs, locked; what others have locked is left to the next pass."""
+    found = runs.first_ids(tx, match, BATCH)
+    job_rows = jobs.lock(tx, [job_id for _, job_id in found], skip_locked=True)
+    mine = [run_id for run_id, job_id in found if job_id in job_rows]
+    # the predicate again, under the locks: a renewal may have come between
+    return job_rows, runs.lock(tx, run.c.id.in_(mine) & match, skip_locked=True) if mine else ()
 
 
 def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
