@@ -36,6 +36,7 @@ Conflict = IntegrityError
 """A constraint refused a row: somebody else wrote the same in the same moment."""
 Clock = Callable[[], datetime]
 ATTEMPTS = 5
+_sqlite: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Database:
@@ -71,6 +72,7 @@ class Database:
         if self.dialect.name == "sqlite":
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+            _sqlite.add(self)
         self._watchdog = Watchdog()
         _forget_after_fork(self)
 
@@ -99,6 +101,16 @@ class Database:
     def dispose(self) -> None:
         """Close the pool's connections."""
         self.engine.dispose()
+
+    @staticmethod
+    def before_fork() -> None:
+        """Close idle SQLite connections: SQLite keeps its file locks in memory that a child would inherit.
+
+        A child that has them believes in locks that are its parent's, and is refused for ever ("locking
+        protocol"). To be called while no thread is inside SQLite.
+        """
+        for database in list(_sqlite):
+            database.engine.dispose()
 
     def _attempt(self, work: Callable[[Tx, datetime], T], limit: float | None, *, write: bool) -> T:
         limit = limit or self._limit

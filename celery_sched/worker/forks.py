@@ -1,7 +1,7 @@
 """No child is forked while another thread is inside SQLite.
 
 The C library has locks of its own. A child forked in the moment in which one is held inherits it for ever,
-and hangs at its first statement.
+and hangs at its first statement. Idle connections are closed before a fork for the same reason.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from celery_sched.store.engine import Database
 
 LONGEST = 1.0
 """Seconds for which a fork is held off at most: a busy database must not stop the pool."""
@@ -27,6 +29,8 @@ def held_off() -> Iterator[None]:
 def _before() -> None:
     global _forking
     _forking = _lock.acquire(timeout=LONGEST)
+    if _forking:
+        Database.before_fork()
 
 
 def _after_in_parent() -> None:

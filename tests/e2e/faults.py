@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -33,9 +34,17 @@ def late_settler(site: Site) -> Figures:
     site.wait(lambda: site.bodies("late"), 30, "the body to run")
     [body] = site.bodies("late")
     main, child = main_process(body), psutil.Process(body.pid)
-    # a machine that is frozen, as a laptop or a virtual machine is
-    main.suspend()
-    child.suspend()
+    # a machine that is frozen, as a laptop or a virtual machine is; not in the middle of a write to SQLite,
+    # which would block every writer until it thaws (a stated limit)
+    for _ in range(100):
+        main.suspend()
+        child.suspend()
+        if site.kind != "embedded" or _can_write(site):
+            break
+        main.resume()
+        child.resume()
+    else:
+        raise AssertionError("the worker never stopped writing")
     limit = scale.lease + 2 + scale.patience
     site.wait(lambda: site.client.get_run(body.run).status == "lost", limit, "the frozen run to be lost")  # type: ignore[arg-type]
     # the frozen worker's connection would still be handed a message: the successor goes another way
@@ -62,6 +71,18 @@ def late_settler(site: Site) -> Figures:
     site.client.cancel(successor.id, reason="the measurement is over")
     site.wait_until_empty(limit)
     return {"audit lines": len(new), "other changes": 0}
+
+
+def _can_write(site: Site) -> bool:
+    """Whether nobody holds SQLite's write lock."""
+    file = site.settings["sched_database_url"].removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file, timeout=0.2, isolation_level=None)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        database.execute("ROLLBACK")
+        return True
 
 
 def _snapshot(site: Site, successor: str) -> dict[str, list[dict[str, Any]]]:
