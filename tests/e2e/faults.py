@@ -256,7 +256,14 @@ def _is_locking(site: Site) -> bool:
         " WHERE relname = 'sched_job' AND mode = 'RowShareLock' AND granted AND state = 'idle in transaction'"
         " AND pid <> pg_backend_pid()"
     )
-    return bool(site.runtime.database.read(lambda tx, now: tx.execute(query).scalar_one()))
+    # alone: a second poll that is under way would lose its connection too, and then nobody plans
+    busy = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND state <> 'idle'"
+    )
+    return site.runtime.database.read(
+        lambda tx, now: tx.execute(query).scalar_one() == 1 and tx.execute(busy).scalar_one() == 1
+    )
 
 
 def _unlocked(site: Site) -> list[str]:
