@@ -216,6 +216,13 @@ def test_unknown_dst_policy_is_refused() -> None:
         parse("* * * * *", dst="posix")
 
 
+def test_unknown_day_mode_is_refused() -> None:
+    """Only the two ways to read the day fields exist, whatever the kind of schedule."""
+    for text in ("* * * * *", "every 5m"):
+        with pytest.raises(InvalidValue, match="both must match"):
+            parse(text, day_mode="xor")
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

@@ -250,6 +250,30 @@ def test_day_terms(text: str, days: list[str]) -> None:
     assert [f"{day}T00:00:00Z" for day in days] == instants(text, "UTC", "2025-12-31T12:00Z", len(days))
 
 
+BOTH = [
+    ("0 0 13 * 5", ["2026-02-13", "2026-03-13", "2026-11-13", "2027-08-13"]),
+    ("0 0 1-7 * mon", ["2026-01-05", "2026-02-02", "2026-03-02", "2026-04-06"]),
+    ("0 0 L * fri#5,sat", ["2026-01-31", "2026-02-28", "2026-07-31", "2026-10-31"]),
+    ("0 0 */10 * 1-5", ["2026-01-01", "2026-01-21", "2026-02-11", "2026-03-11", "2026-03-31"]),
+    ("0 0 15W * 1", ["2026-02-16", "2026-03-16", "2026-06-15"]),
+    ("0 0 10 * *", ["2026-01-10", "2026-02-10"]),
+]
+
+
+@pytest.mark.parametrize(("text", "days"), BOTH)
+def test_both_day_fields_must_match(text: str, days: list[str]) -> None:
+    """With day_mode="and" a day must satisfy both day fields, whatever they begin with, by the calendar."""
+    found = between(parse(text, day_mode="and"), at("2025-12-31T12:00Z"), FAR, len(days))
+    assert days == [f"{instant:%Y-%m-%d}" for instant in found]
+
+
+def test_days_that_both_fields_never_allow_are_refused() -> None:
+    """The fifth Friday is never on the 13th: together they never occur, in cron's way they do."""
+    with pytest.raises(InvalidValue, match="never occurs"):
+        parse("0 0 13 * fri#5", day_mode="and")
+    assert at("2026-01-13T00:00Z") == parse("0 0 13 * fri#5").next_after(at("2026-01-01T00:00Z"))
+
+
 def test_a_past_year_is_a_schedule_that_has_ended() -> None:
     """A schedule whose years are over is no error: it has no next occurrence."""
     schedule = parse("0 0 1 1 * 0 2020")

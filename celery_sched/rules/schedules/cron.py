@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules.base import as_utc
-from celery_sched.rules.schedules.cronfields import CronFields, read_fields
+from celery_sched.rules.schedules.cronfields import CronFields, DayMode, read_fields
 from celery_sched.rules.schedules.cronterms import LAST_YEAR
 from celery_sched.rules.schedules.walls import TimesOfDay, WallTimes
 from celery_sched.rules.schedules.zones import DAY, EPOCH, check_zone, instant_of, seconds_of, stretches
@@ -150,19 +150,19 @@ class Cron:
         return [instant for instant in due if piece.start <= instant < piece.end]
 
 
-def cron(text: str, *, tz: str = "UTC", name: str = "", dst: Dst = "vixie") -> Cron:
+def cron(text: str, *, tz: str = "UTC", name: str = "", dst: Dst = "vixie", day_mode: DayMode = "or") -> Cron:
     """Read a cron expression or macro. Raises InvalidValue, also for dates that never come."""
     zone = check_zone(tz)
-    walls = _walls(text, name if "h" in text.lower() else "")
+    walls = _walls(text, name if "h" in text.lower() else "", day_mode)
     if walls.never():
         raise InvalidValue("schedule", text, "it never occurs", "No such date exists in any year it allows.")
     return Cron(text, zone, dst, walls)
 
 
 @lru_cache(maxsize=4096)
-def _walls(text: str, name: str) -> WallTimes:
+def _walls(text: str, name: str, day_mode: DayMode) -> WallTimes:
     """Cached, because each pass reads the same texts again and ``WallTimes`` fills its tables once."""
-    fields: CronFields = read_fields(text, name)
+    fields: CronFields = read_fields(text, name, day_mode)
     return WallTimes(fields, TimesOfDay(fields.hours, fields.minutes, fields.seconds))
 
 

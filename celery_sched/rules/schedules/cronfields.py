@@ -7,10 +7,14 @@ croniter's. What is not exactly understood is refused: a half understood schedul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules import cronterms
 from celery_sched.rules.schedules.cronterms import Field, Kind
+
+# Whether a day that satisfies one of the two day fields is enough (cron) or both must match (Celery).
+DayMode = Literal["or", "and"]
 
 LONGEST_TEXT = 1000
 LAYOUT = (
@@ -49,8 +53,11 @@ class CronFields:
     wildcard: bool  # R5: the minute or hour field begins with a star
 
 
-def read_fields(text: str, name: str) -> CronFields:
-    """Read 5, 6 or 7 fields or a macro; ``name`` is what ``H`` hashes. Raises InvalidValue."""
+def read_fields(text: str, name: str, day_mode: DayMode = "or") -> CronFields:
+    """Read 5, 6 or 7 fields or a macro; ``name`` is what ``H`` hashes. Raises InvalidValue.
+
+    With ``day_mode`` "and" both day fields must match, whatever they begin with.
+    """
     if len(text) > LONGEST_TEXT:
         raise InvalidValue("schedule", text, f"cron text has at most {LONGEST_TEXT} characters")
     words = _expand_macro(text).lower().split()
@@ -80,7 +87,7 @@ def read_fields(text: str, name: str) -> CronFields:
         weekdays=frozenset(value % 7 for value in weekdays.values),
         nth_weekdays=frozenset(weekdays.nth),
         last_weekdays=frozenset(weekdays.last),
-        either_day=not day.startswith("*") and not weekday.startswith("*"),
+        either_day=day_mode == "or" and not day.startswith("*") and not weekday.startswith("*"),
         wildcard=minute.startswith("*") or hour.startswith("*"),
     )
 

@@ -10,6 +10,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules.after import After
 from celery_sched.rules.schedules.base import Schedule, as_utc
 from celery_sched.rules.schedules.cron import Dst, cron
+from celery_sched.rules.schedules.cronfields import DayMode
 from celery_sched.rules.schedules.every import Every
 from celery_sched.rules.schedules.once import Once
 from celery_sched.rules.schedules.rrule import rrule
@@ -25,13 +26,20 @@ FORMS = (
 
 
 def parse(
-    text: str, *, tz: str = "UTC", name: str = "", anchor: datetime | None = None, dst: str = "vixie"
+    text: str,
+    *,
+    tz: str = "UTC",
+    name: str = "",
+    anchor: datetime | None = None,
+    dst: str = "vixie",
+    day_mode: str = "or",
 ) -> Schedule:
     """Read a schedule. Raises InvalidValue with what is wrong and what to write instead.
 
     ``tz`` is the zone of cron fields, rules and of a ``once`` without one; ``name`` is the job's name, which
     ``H`` hashes; ``anchor`` (default: the Unix epoch) gives ``every`` its phase and is the DTSTART of an
-    ``rrule`` without one; ``dst`` is "vixie" or "literal".
+    ``rrule`` without one; ``dst`` is "vixie" or "literal"; ``day_mode`` "or" or "and" says whether one of a
+    cron expression's two day fields is enough.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue("schedule", text, FORMS)
@@ -39,6 +47,11 @@ def parse(
     if dst not in ("vixie", "literal"):
         allowed = '"vixie" (as Debian cron) or "literal" (each wall time once, none made up) are possible'
         raise InvalidValue("dst", dst, allowed)
+    if day_mode not in ("or", "and"):
+        allowed = (
+            '"or" (as cron: one of the two day fields is enough) or "and" (both must match) are possible'
+        )
+        raise InvalidValue("day_mode", day_mode, allowed)
     text = text.strip()
     prefix, _, body = text.partition(":")
     match prefix.rstrip().lower():
@@ -60,7 +73,7 @@ def parse(
             raise InvalidValue("schedule", text, FORMS, f'Write "every {rest or "5m"}".')
     if not text.startswith("@") and (":" in word or (word[0].isalpha() and len(text.split()) < 5)):
         raise InvalidValue("schedule", text, FORMS)
-    return cron(text, tz=tz, name=name, dst=cast("Dst", dst))
+    return cron(text, tz=tz, name=name, dst=cast("Dst", dst), day_mode=cast("DayMode", day_mode))
 
 
 def _period(text: str, rest: str) -> timedelta:
