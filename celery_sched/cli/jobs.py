@@ -16,7 +16,6 @@ from celery_sched.cli.definition import (
     read_definition,
     with_queue,
 )
-from celery_sched.cli.next import upcoming
 from celery_sched.cli.output import (
     coloured,
     distance,
@@ -30,6 +29,7 @@ from celery_sched.cli.output import (
     say,
     short,
 )
+from celery_sched.cli.preview import upcoming
 from celery_sched.durations import format_duration
 from celery_sched.model import Job, JobStatus
 from celery_sched.rules.schedules import parse

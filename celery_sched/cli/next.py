@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import click
 
-from celery_sched.cli.output import instant, json_option, print_json, print_table, say
+from celery_sched.cli import preview
+from celery_sched.cli.output import clean, console, instant, json_option, print_json, say
 from celery_sched.errors import InvalidValue
-from celery_sched.rules.schedules import Schedule, check_zone, parse
+from celery_sched.rules.schedules import check_zone, parse
 from celery_sched.rules.schedules.zones import instant_of_wall
 
 MOST = 10_000
@@ -29,40 +31,59 @@ MOST = 10_000
 @click.option(
     "--name", default="", metavar="JOB", help="The job's name, which H in a cron expression hashes."
 )
+@click.option(
+    "--dst", metavar="POLICY", default="vixie", help="When the clocks change: vixie (default), literal."
+)
+@click.option(
+    "--day-mode",
+    metavar="MODE",
+    default="or",
+    help="Both day fields of a cron expression: or (default), and.",
+)
+@click.option("--details", is_flag=True, help="Print JSON objects: local time, clock changes, notes.")
 @json_option
 @click.pass_context
 def next_command(
-    ctx: click.Context, schedule: str, tz: str, start: str | None, count: int, name: str, as_json: bool
+    ctx: click.Context,
+    schedule: str,
+    tz: str,
+    start: str | None,
+    count: int,
+    name: str,
+    dst: str,
+    day_mode: str,
+    details: bool,
+    as_json: bool,
 ) -> None:
     """Show when SCHEDULE is due.
 
     SCHEDULE is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m", "after 5m",
     "once 2026-01-31T09:00:00Z", "rrule:FREQ=DAILY;BYHOUR=9" or "solar:sunset@52.52,13.40".
     """
-    parsed = parse(schedule, tz=tz, name=name)
-    found = upcoming(parsed, read_start(start, tz), count)
-    if as_json:
+    parsed = parse(schedule, tz=tz, name=name, dst=dst, day_mode=day_mode)
+    begin = read_start(start, tz)
+    found = preview.upcoming(parsed, begin, count)
+    if as_json and not details:
         print_json([instant(when) for when in found])
         return
     zone = check_zone(tz)
-    if found:
-        rows = [(f"{when.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", instant(when)) for when in found]
-        print_table(ctx, (tz, "UTC"), rows)
+    known = preview.shown(parsed, zone, begin, found, lambda at: at)
+    if details:
+        print_json([preview.details(one, zone) for one in known])
+        return
+    if known:
+        print_lines(ctx, preview.lines(zone, known))
     if len(found) < count:
         say("It is never due again." if not found else "After that it is never due again.")
 
 
-def upcoming(schedule: Schedule, start: datetime, count: int) -> list[datetime]:
-    """The first ``count`` instants strictly after ``start``; fewer where the schedule ends."""
-    found: list[datetime] = []
-    last = start
-    while len(found) < count:
-        following = schedule.next_after(last)
-        if following is None:
-            break
-        found.append(following)
-        last = following
-    return found
+def print_lines(ctx: click.Context, lines: Iterable[preview.Line]) -> None:
+    """Print lines as they are: never wrapped, so that what belongs together stays in one line."""
+    from rich.text import Text
+
+    to = console(ctx)
+    for text, style in lines:
+        to.print(Text(clean(text), style=style), soft_wrap=True)
 
 
 def read_start(text: str | None, tz: str) -> datetime:
