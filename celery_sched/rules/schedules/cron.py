@@ -18,6 +18,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules.base import as_utc
 from celery_sched.rules.schedules.cronfields import CronFields, DayMode, read_fields
 from celery_sched.rules.schedules.cronterms import LAST_YEAR
+from celery_sched.rules.schedules.quartz import read_quartz
 from celery_sched.rules.schedules.walls import TimesOfDay, WallTimes
 from celery_sched.rules.schedules.zones import DAY, EPOCH, check_zone, instant_of, seconds_of, stretches
 
@@ -45,7 +46,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression, a zone and a policy for clock changes. Made by ``cron``.
+    """A cron expression, a zone and a policy for clock changes. Made by ``cron`` and ``quartz``.
 
     ``dst`` "vixie" is Debian cron's rule. "literal" gives each matching wall time its first real instant
     and nothing else: repeated wall times are not fired again and skipped ones are not made good.
@@ -94,6 +95,17 @@ class Cron:
         """How many due instants lie in (after, until]."""
         start, end = _half_open(after, until)
         return sum(self._count(piece) for piece in self._pieces(start, end)) if start < end else 0
+
+    def bits(self, start: int, end: int) -> int:
+        """Which of the seconds start <= t < end are due: bit k is start + k."""
+        bits = 0
+        for piece in self._pieces(max(start, 0), min(end, _END)):
+            if piece.made_good:
+                found = sum(1 << (instant - piece.start) for instant in self._made_good(piece))
+            else:
+                found = self.walls.bits(piece.start + piece.offset, piece.end + piece.offset)
+            bits |= found << (piece.start - start)
+        return bits
 
     def _pieces(self, start: int, end: int) -> Iterator[_Piece]:
         """The parts of start <= t < end in which allowed wall times are due, oldest first."""
@@ -154,6 +166,16 @@ def cron(text: str, *, tz: str = "UTC", name: str = "", dst: Dst = "vixie", day_
     """Read a cron expression or macro. Raises InvalidValue, also for dates that never come."""
     zone = check_zone(tz)
     walls = _walls(text, name if "h" in text.lower() else "", day_mode)
+    return _cron(text, zone, dst, walls)
+
+
+def quartz(text: str, body: str, *, tz: str = "UTC", name: str = "", dst: Dst = "vixie") -> Cron:
+    """Read an expression of Quartz; ``body`` is what follows ``quartz:`` in ``text``. Errors as ``cron``."""
+    zone = check_zone(tz)
+    return _cron(text, zone, dst, _quartz_walls(text, body, name if "h" in body.lower() else ""))
+
+
+def _cron(text: str, zone: ZoneInfo, dst: Dst, walls: WallTimes) -> Cron:
     if walls.never():
         raise InvalidValue("schedule", text, "it never occurs", "No such date exists in any year it allows.")
     return Cron(text, zone, dst, walls)
@@ -162,7 +184,15 @@ def cron(text: str, *, tz: str = "UTC", name: str = "", dst: Dst = "vixie", day_
 @lru_cache(maxsize=4096)
 def _walls(text: str, name: str, day_mode: DayMode) -> WallTimes:
     """Cached, because each pass reads the same texts again and ``WallTimes`` fills its tables once."""
-    fields: CronFields = read_fields(text, name, day_mode)
+    return _walls_of(read_fields(text, name, day_mode))
+
+
+@lru_cache(maxsize=1024)
+def _quartz_walls(text: str, body: str, name: str) -> WallTimes:
+    return _walls_of(read_quartz(text, body, name))
+
+
+def _walls_of(fields: CronFields) -> WallTimes:
     return WallTimes(fields, TimesOfDay(fields.hours, fields.minutes, fields.seconds))
 
 

@@ -1,7 +1,8 @@
 """Reading cron text into the fields it allows.
 
 The meaning is Debian's crontab(5); the extensions (L, LW, nW, d#k, dL, seconds sixth, year seventh) are
-croniter's. What is not exactly understood is refused: a half understood schedule runs at wrong times.
+croniter's. (Quartz's own layout and numbers are read in quartz.py.) What is not exactly understood is
+refused: a half understood schedule runs at wrong times.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class CronFields:
     months: frozenset[int]
     years: tuple[int, ...] | None
     days: frozenset[int]
-    last_day: bool  # L
-    last_workday: bool  # LW
+    from_last: frozenset[int]  # days before the last one: 0 is L
+    workdays_from_last: frozenset[int]  # the Mon-Fri day nearest to that day: 0 is LW
     nearest_workdays: frozenset[int]  # nW
     weekdays: frozenset[int]
     nth_weekdays: frozenset[tuple[int, int]]  # (weekday, k) of d#k
@@ -64,7 +65,7 @@ def read_fields(text: str, name: str, day_mode: DayMode = "or") -> CronFields:
     if not 5 <= len(words) <= 7:
         raise InvalidValue("schedule", text, f"{LAYOUT}; this has {len(words)}")
     if "?" in text:
-        hint = f"Here {LAYOUT}; write * for any day."
+        hint = f"Write quartz: before such an expression. Without it {LAYOUT}, and any day is *."
         raise InvalidValue("schedule", text, "? belongs to Quartz, whose fields are in another order", hint)
     minute, hour, day, month, weekday = words[:5]
     second = words[5] if len(words) > 5 else "0"
@@ -81,10 +82,10 @@ def read_fields(text: str, name: str, day_mode: DayMode = "or") -> CronFields:
         months=frozenset(read(cronterms.MONTH, month).values),
         years=None if year == "*" else tuple(sorted(read(cronterms.YEAR, year).values)),
         days=frozenset(days.values),
-        last_day=days.last_day,
-        last_workday=days.last_workday,
+        from_last=frozenset(days.from_last),
+        workdays_from_last=frozenset(days.workdays_from_last),
         nearest_workdays=frozenset(days.nearest),
-        weekdays=frozenset(value % 7 for value in weekdays.values),
+        weekdays=frozenset(map(cronterms.DAY_OF_WEEK.weekday, weekdays.values)),
         nth_weekdays=frozenset(weekdays.nth),
         last_weekdays=frozenset(weekdays.last),
         either_day=day_mode == "or" and not day.startswith("*") and not weekday.startswith("*"),

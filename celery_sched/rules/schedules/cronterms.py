@@ -14,16 +14,22 @@ FIRST_YEAR, LAST_YEAR = 1970, 2999
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One field: its name in messages, its bounds, its three-letter names and the range of a bare ``H``."""
+    """One field: its name in messages, its bounds, its three-letter names, the highest value of a bare ``H``
+    and, for days of the week, the number of Sunday."""
 
     title: str
     low: int
     high: int
     names: tuple[str, ...] = ()
     hash_high: int = 0
+    sunday: int = 0
 
     def number_of(self, word: str) -> int:
         return self.names.index(word) + self.low
+
+    def weekday(self, value: int) -> int:
+        """A day of the week as 0 = Sunday .. 6."""
+        return (value - self.sunday) % 7
 
 
 MINUTE = Kind("minute", 0, 59, hash_high=59)
@@ -52,7 +58,8 @@ class Field:
     def __init__(self, kind: Kind, field: str, text: str, name: str) -> None:
         self.kind, self.field, self.text, self.name = kind, field, text, name
         self.values: set[int] = set()
-        self.last_day = self.last_workday = False
+        self.from_last: set[int] = set()
+        self.workdays_from_last: set[int] = set()
         self.nearest: set[int] = set()
         self.nth: set[tuple[int, int]] = set()
         self.last: set[int] = set()
@@ -73,9 +80,9 @@ class Field:
         if self.kind is not DAY_OF_MONTH:
             return False
         if term == "l":
-            self.last_day = True
+            self.from_last.add(0)
         elif term == "lw":
-            self.last_workday = True
+            self.workdays_from_last.add(0)
         elif nearest := _NEAREST.fullmatch(term):
             self.nearest.add(self._value(nearest[1]))
         else:
@@ -89,9 +96,9 @@ class Field:
             k = int(nth[2])
             if not 1 <= k <= 5:
                 self._refuse(f"the number after # is 1 to 5, {term!r} has {k}")
-            self.nth.add((self._value(nth[1]) % 7, k))
+            self.nth.add((self.kind.weekday(self._value(nth[1])), k))
         elif last := _LAST.fullmatch(term):
-            self.last.add(self._value(last[1] or last[2]) % 7)
+            self.last.add(self.kind.weekday(self._value(last[1] or last[2])))
         else:
             return False
         return True

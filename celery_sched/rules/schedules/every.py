@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from celery_sched.rules.schedules.base import as_utc
+from celery_sched.rules.schedules.bits import evenly
+from celery_sched.rules.schedules.zones import seconds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,14 @@ class Every:
 
     def count_in(self, after: datetime, until: datetime) -> int:
         return max(self._steps(until) - self._steps(after), 0)
+
+    def bits(self, start: int, end: int) -> int:
+        """Which of the seconds start <= t < end are due, for a period of whole seconds.
+
+        Bit k is second start + k, the fraction of a second of the anchor left off.
+        """
+        period = self.period // timedelta(seconds=1)
+        return evenly((seconds_of(self.anchor) - start) % period, period, end - start)
 
     def _steps(self, instant: datetime) -> int:
         """The number of the last occurrence at or before ``instant``."""

@@ -83,6 +83,20 @@ class Rrule:
             before = stretch.offset
         return count
 
+    def bits(self, start: int, end: int) -> int:
+        """Which of the seconds start <= t < end are due: bit k is start + k."""
+        end = min(end, _LAST + 1)
+        if end <= max(start, _FIRST + _MEMORY):
+            return 0
+        first, *changes = stretches(self.zone, max(start, _FIRST + _MEMORY) - _MEMORY, end)
+        if not changes:
+            return self.walls.bits(start + first.offset, end + first.offset)
+        bits, last = 0, instant_of(start - 1)
+        while (following := self.next_after(last)) is not None and (second := seconds_of(following)) < end:
+            bits |= 1 << (second - start)
+            last = following
+        return bits
+
     def _shown_by(self, instant: datetime) -> int:
         return self._shown(min(seconds_of(as_utc(instant)), _LAST))
 
@@ -102,24 +116,31 @@ class Rrule:
 
 
 def rrule(
-    text: str, body: str, *, tz: str, anchor: datetime = EPOCH, dst: Literal["vixie", "literal"] = "vixie"
+    text: str,
+    body: str,
+    *,
+    tz: str,
+    anchor: datetime | None = None,
+    dst: Literal["vixie", "literal"] = "vixie",
 ) -> Rrule:
     """Read a rule; ``body`` is what follows ``rrule:`` in ``text``.
 
     Without a DTSTART the rule begins at ``anchor``, read in the zone, fractions of a second dropped.
-    Raises InvalidValue naming the part at fault, also for a rule that never occurs.
+    Raises InvalidValue naming the part at fault, also for a rule that never occurs. Where the anchor is not
+    known yet (None: the epoch stands in) only a rule that no anchor makes occur is refused.
     """
     zone = check_zone(tz)
-    return Rrule(text, zone, _walls(text, body, tz, as_utc(anchor)), dst == "vixie")
+    walls = _walls(text, body, tz, None if anchor is None else as_utc(anchor))
+    return Rrule(text, zone, walls, dst == "vixie")
 
 
 @lru_cache(maxsize=1024)
-def _walls(text: str, body: str, tz: str, anchor: datetime) -> RuleWalls:
+def _walls(text: str, body: str, tz: str, anchor: datetime | None) -> RuleWalls:
     """Cached, because the same texts are read again and ``RuleWalls`` fills its tables once."""
     zone, parts = check_zone(tz), read_rule(text, body, tz)
-    walls = RuleWalls(parts, _wall(zone, parts.start or anchor))
+    walls = RuleWalls(parts, _wall(zone, parts.start or anchor or EPOCH))
     first = walls.first_from(walls.start)
-    if first is None:
+    if first is None and not (anchor is None and parts.start is None and _occurs_from_some_anchor(walls)):
         given = "DTSTART" if parts.start else "no DTSTART"
         hint = (
             f"Nothing matches in the {SEARCH_YEARS} years from {instant_of(walls.start):%Y-%m-%d %H:%M:%S} "
@@ -127,9 +148,21 @@ def _walls(text: str, body: str, tz: str, anchor: datetime) -> RuleWalls:
         )
         raise InvalidValue("schedule", text, "it never occurs", hint)
     walls = replace(walls, end=_end(zone, parts, walls))
-    if parts.start is not None and first >= walls.end:
+    if parts.start is not None and first is not None and first >= walls.end:
         raise InvalidValue("schedule", text, "it never occurs", "UNTIL lies before the first occurrence.")
     return walls
+
+
+def _occurs_from_some_anchor(walls: RuleWalls) -> bool:
+    """Only INTERVAL makes a rule miss from one beginning what it would hit from another.
+
+    (What it takes from the beginning otherwise, the first of a month and midnight at the epoch, exists in
+    every period.) An anchor inside the period that matches makes it hit.
+    """
+    return (
+        replace(walls, parts=replace(walls.parts, interval=1), _years={}, _times={}).first_from(walls.start)
+        is not None
+    )
 
 
 def _end(zone: ZoneInfo, parts: RuleParts, walls: RuleWalls) -> int:

@@ -16,6 +16,7 @@ from itertools import accumulate, groupby
 
 from dateutil import rrule as dateutil_rules
 
+from celery_sched.rules.schedules.bits import bits_of, moved
 from celery_sched.rules.schedules.cronterms import LAST_YEAR
 from celery_sched.rules.schedules.rruletext import DAILY, MONTHLY, WEEKLY, YEARLY, RuleParts
 from celery_sched.rules.schedules.rruletimes import period_of, places, times_of_day
@@ -95,6 +96,17 @@ class RuleWalls:
         first, last = _year_of(start), _year_of(end)
         whole_years = sum(self._year(year).before[-1] for year in range(first, last))
         return whole_years + self._year(last).rank(end) - self._year(first).rank(start)
+
+    def bits(self, start: int, end: int) -> int:
+        """Which of the wall times start <= wall < end the rule allows: bit k is start + k."""
+        first, last = max(start, self.start), min(end, self.end)
+        bits = 0
+        for year in range(_year_of(first), _year_of(last - 1) + 1) if first < last else ():
+            table = self._year(year)
+            begin, stop = (bisect_left(table.days, day) for day in (first // DAY, (last - 1) // DAY + 1))
+            for day, times in zip(table.days[begin:stop], table.times[begin:stop], strict=True):
+                bits |= moved(bits_of(times), day * DAY - start)
+        return bits & ((1 << max(last - start, 0)) - 1) & -(1 << max(first - start, 0))
 
     def nth(self, n: int) -> int | None:
         """The n-th wall time (1 = the first); None if the rule has fewer."""

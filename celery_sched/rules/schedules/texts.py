@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -9,19 +10,21 @@ from celery_sched.durations import parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules.after import After
 from celery_sched.rules.schedules.base import Schedule, as_utc
-from celery_sched.rules.schedules.cron import Dst, cron
-from celery_sched.rules.schedules.cronfields import DayMode
+from celery_sched.rules.schedules.cron import Dst, cron, quartz
+from celery_sched.rules.schedules.cronfields import LONGEST_TEXT, DayMode
 from celery_sched.rules.schedules.every import Every
 from celery_sched.rules.schedules.once import Once
 from celery_sched.rules.schedules.rrule import rrule
 from celery_sched.rules.schedules.solar import solar
+from celery_sched.rules.schedules.union import MOST_MEMBERS, union
 from celery_sched.rules.schedules.zones import EPOCH, check_zone, instant_of_wall
 
 SHORTEST = timedelta(seconds=1)
 FORMS = (
     'a schedule is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m" (fixed rate), '
     '"after 5m" (delay from the end of the last run), "once 2026-01-01T09:00:00Z", '
-    '"rrule:FREQ=WEEKLY;BYDAY=MO" (RFC 5545) or "solar:sunset@52.52,13.40"'
+    '"rrule:FREQ=WEEKLY;BYDAY=MO" (RFC 5545), "solar:sunset@52.52,13.40", "quartz:0 0 9 ? * MON-FRI", '
+    "or several of these with | between"
 )
 
 
@@ -37,9 +40,10 @@ def parse(
     """Read a schedule. Raises InvalidValue with what is wrong and what to write instead.
 
     ``tz`` is the zone of cron fields, rules and of a ``once`` without one; ``name`` is the job's name, which
-    ``H`` hashes; ``anchor`` (default: the Unix epoch) gives ``every`` its phase and is the DTSTART of an
-    ``rrule`` without one; ``dst`` is "vixie" or "literal"; ``day_mode`` "or" or "and" says whether one of a
-    cron expression's two day fields is enough.
+    ``H`` hashes; ``anchor`` gives ``every`` its phase and is the DTSTART of an ``rrule`` without one (None: the
+    Unix epoch stands in, and a rule that is empty only because of it is not refused); ``dst`` is "vixie" or
+    "literal"; ``day_mode`` "or" or "and": whether one of a cron expression's two day fields is enough.
+    Schedules with ``|`` between them are a union.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidValue("schedule", text, FORMS)
@@ -52,28 +56,61 @@ def parse(
             '"or" (as cron: one of the two day fields is enough) or "and" (both must match) are possible'
         )
         raise InvalidValue("day_mode", day_mode, allowed)
+    reader = _Reader(zone.key, name, anchor, cast("Dst", dst), cast("DayMode", day_mode))
     text = text.strip()
-    prefix, _, body = text.partition(":")
-    match prefix.rstrip().lower():
-        case "rrule":
-            start = EPOCH if anchor is None else as_utc(anchor)
-            return rrule(text, body, tz=zone.key, anchor=start, dst=cast("Dst", dst))
-        case "solar":
-            return solar(text, body)
-    word, *others = text.split(maxsplit=1)
-    rest = "".join(others)
-    match word.lower():
-        case "every":
-            return Every(text, _period(text, rest), EPOCH if anchor is None else as_utc(anchor))
-        case "after":
-            return After(text, _period(text, rest))
-        case "once":
-            return Once(text, _once(text, rest, zone.key))
-        case "@every":
-            raise InvalidValue("schedule", text, FORMS, f'Write "every {rest or "5m"}".')
-    if not text.startswith("@") and (":" in word or (word[0].isalpha() and len(text.split()) < 5)):
-        raise InvalidValue("schedule", text, FORMS)
-    return cron(text, tz=tz, name=name, dst=cast("Dst", dst), day_mode=cast("DayMode", day_mode))
+    return reader.union(text) if "|" in text else reader.one(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What a text is read with; the arguments of ``parse``."""
+
+    tz: str
+    name: str
+    anchor: datetime | None
+    dst: Dst
+    day_mode: DayMode
+
+    def union(self, text: str) -> Schedule:
+        parts = [part.strip() for part in text.split("|")]
+        if len(text) > LONGEST_TEXT:
+            raise InvalidValue("schedule", text, f"it has at most {LONGEST_TEXT} characters")
+        if len(parts) > MOST_MEMBERS:
+            raise InvalidValue("schedule", text, f"at most {MOST_MEMBERS} schedules are joined by |")
+        members = []
+        for place, part in enumerate(parts, 1):
+            where = f"{part!r}, schedule {place} of {len(parts)} in it"
+            if not part:
+                raise InvalidValue("schedule", text, f"a place beside | is empty: schedule {place}")
+            try:
+                members.append(self.one(part))
+            except InvalidValue as error:
+                raise InvalidValue("schedule", text, f"{where}: {error.allowed}", error.hint) from error
+        return union(text, members)
+
+    def one(self, text: str) -> Schedule:
+        prefix, _, body = text.partition(":")
+        match prefix.rstrip().lower():
+            case "rrule":
+                return rrule(text, body, tz=self.tz, anchor=self.anchor, dst=self.dst)
+            case "solar":
+                return solar(text, body)
+            case "quartz":
+                return quartz(text, body, tz=self.tz, name=self.name, dst=self.dst)
+        word, *others = text.split(maxsplit=1)
+        rest = "".join(others)
+        match word.lower():
+            case "every":
+                return Every(text, _period(text, rest), EPOCH if self.anchor is None else as_utc(self.anchor))
+            case "after":
+                return After(text, _period(text, rest))
+            case "once":
+                return Once(text, _once(text, rest, self.tz))
+            case "@every":
+                raise InvalidValue("schedule", text, FORMS, f'Write "every {rest or "5m"}".')
+        if not text.startswith("@") and (":" in word or (word[0].isalpha() and len(text.split()) < 5)):
+            raise InvalidValue("schedule", text, FORMS)
+        return cron(text, tz=self.tz, name=self.name, dst=self.dst, day_mode=self.day_mode)
 
 
 def _period(text: str, rest: str) -> timedelta:

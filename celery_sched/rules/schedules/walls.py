@@ -11,7 +11,9 @@ from bisect import bisect_left
 from calendar import isleap
 from dataclasses import dataclass, field
 from datetime import date
+from functools import lru_cache
 
+from celery_sched.rules.schedules.bits import bits_of, moved
 from celery_sched.rules.schedules.cronfields import CronFields
 from celery_sched.rules.schedules.cronterms import FIRST_YEAR, LAST_YEAR
 from celery_sched.rules.schedules.zones import DAY
@@ -42,6 +44,10 @@ class TimesOfDay:
             exact = exact and place < len(allowed) and allowed[place] == wanted
             rank = rank * len(allowed) + place
         return rank
+
+    def bits(self) -> int:
+        """The allowed times as the bits of a number."""
+        return _day_bits(self)
 
     def select(self, rank: int) -> int:
         """The allowed time that has ``rank`` others before it."""
@@ -104,6 +110,17 @@ class WallTimes:
         whole_years = sum(len(self._days_of(year)) for year in range(first, last))
         return whole_years * self.times.total() + self._rank_in_year(end) - self._rank_in_year(start)
 
+    def bits(self, start: int, end: int) -> int:
+        """Which of the wall times start <= wall < end are allowed: bit k is start + k."""
+        bits = 0
+        for day in range(start // DAY, (end - 1) // DAY + 1):
+            year, place, _ = _split(day * DAY)
+            days = self._days_of(year)
+            found = bisect_left(days, place)
+            if days[found : found + 1] == (place,):
+                bits |= moved(self.times.bits(), day * DAY - start)
+        return bits & ((1 << (end - start)) - 1)
+
     def _rank_in_year(self, wall: int) -> int:
         year, day, second = _split(wall)
         days = self._days_of(year)
@@ -138,6 +155,16 @@ class WallTimes:
         if kind not in self._days:
             self._days[kind] = _days_of_kind(self.fields, weekday, leap)
         return self._days[kind]
+
+
+@lru_cache(maxsize=1024)
+def _day_bits(times: TimesOfDay) -> int:
+    return bits_of(
+        hour * 3600 + minute * 60 + second
+        for hour in times.hours
+        for minute in times.minutes
+        for second in times.seconds
+    )
 
 
 def _split(wall: int) -> tuple[int, int, int]:
@@ -180,10 +207,8 @@ def _days_of_month(fields: CronFields, first: int, length: int) -> set[int]:
 
     by_date = {day for day in fields.days if day <= length}
     by_date |= {nearest_workday(min(day, length)) for day in fields.nearest_workdays}
-    if fields.last_day:
-        by_date.add(length)
-    if fields.last_workday:
-        by_date.add(nearest_workday(length))
+    by_date |= {length - back for back in fields.from_last if back < length}
+    by_date |= {nearest_workday(length - back) for back in fields.workdays_from_last if back < length}
     by_weekday = {
         day
         for day in range(1, length + 1)
