@@ -90,7 +90,7 @@ class Field:
         return True
 
     def _read_weekday(self, term: str) -> bool:
-        if self.kind is not DAY_OF_WEEK:
+        if self.kind.title != DAY_OF_WEEK.title:  # Quartz has other numbers for them
             return False
         if nth := _NTH.fullmatch(term):
             k = int(nth[2])

@@ -40,9 +40,10 @@ def parse(
     """Read a schedule. Raises InvalidValue with what is wrong and what to write instead.
 
     ``tz`` is the zone of cron fields, rules and of a ``once`` without one; ``name`` is the job's name, which
-    ``H`` hashes; ``anchor`` gives ``every`` its phase and is the DTSTART of an ``rrule`` without one (None: the
-    Unix epoch stands in, and a rule that is empty only because of it is not refused); ``dst`` is "vixie" or
-    "literal"; ``day_mode`` "or" or "and": whether one of a cron expression's two day fields is enough.
+    ``H`` hashes; ``anchor`` gives ``every`` its phase and is the DTSTART of an ``rrule`` without one
+    (None: the Unix epoch stands in, and a rule that is empty only because of it is not refused); ``dst`` is
+    "vixie" or "literal"; ``day_mode`` "or" or "and": whether one of a cron expression's two day fields is
+    enough.
     Schedules with ``|`` between them are a union.
     """
     if not isinstance(text, str) or not text.strip():
