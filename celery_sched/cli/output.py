@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 WIDTH_OF_FILES = 1000
 """Columns of a table that goes into a file or a pipe: nothing is cut or wrapped, a row is a line."""
+
+Line = tuple[str, str]
+"""A text and its style."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -125,6 +128,15 @@ def print_table(ctx: click.Context, columns: Sequence[str], rows: Sequence[Seque
         cells = [cell if isinstance(cell, tuple) else (cell, "") for cell in row]
         table.add_row(*(Text(clean("" if text is None else str(text)), style=style) for text, style in cells))
     console(ctx).print(table)
+
+
+def print_lines(ctx: click.Context, lines: Iterable[Line]) -> None:
+    """Print lines as they are: never wrapped, so that what stands in one line stays in one."""
+    from rich.text import Text
+
+    to = console(ctx)
+    for text, style in lines:
+        to.print(Text(clean(text), style=style), soft_wrap=True)
 
 
 STYLES = {

@@ -9,15 +9,12 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from celery_sched.cli.output import instant
+from celery_sched.cli.output import Line, instant
 from celery_sched.rules.clocks import LAST, Change, changes, peculiarity
 from celery_sched.rules.schedules import Schedule
 
 MOST_CHANGES = 3
 """Clock changes shown between two occurrences; of more it is said how many."""
-
-Line = tuple[str, str]
-"""A text and its style."""
 
 
 @dataclass(frozen=True)
