@@ -1,0 +1,242 @@
+"""A schedule without what calendars exclude, its excluded occurrences left out or moved to a business day.
+
+No question walks through what is excluded minute by minute: the search jumps from one excluded stretch to the
+next, and what is counted are the occurrences of the base less those in each stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from celery_sched.rules.calendars.base import ONE_DAY, Calendar, Span
+from celery_sched.rules.calendars.blocks import (
+    FIRST_YEAR,
+    LAST_YEAR,
+    Block,
+    block_at,
+    blocks_in,
+    covers,
+    day_of,
+    local_day,
+)
+from celery_sched.rules.schedules.base import Schedule, as_utc
+from celery_sched.rules.schedules.zones import DAY, instant_of, instant_of_wall, seconds_of
+
+MOVE_DAYS = 100
+"""An occurrence that finds no business day within so many days is left out."""
+HORIZON = timedelta(days=30 * 366)
+MOST_STEPS = 4_000
+"""``next_after`` gives up (None) when all occurrences of so many stretches, or of 30 years, are excluded."""
+MOST_A_DAY = 24
+_TICK = timedelta(microseconds=1)
+_WEEKEND = frozenset({5, 6})
+
+
+@dataclass(frozen=True, slots=True)
+class Excluding:
+    """``base`` in the wall times of ``zone``, without the occurrences that one of ``calendars`` excludes.
+
+    ``move`` (next_business_day): an excluded occurrence takes place at the same wall time on the next
+    business day on which that time is not excluded. A business day is not excluded as a whole and no day of
+    the weekend: of the calendars' countries, else Saturday and Sunday. Occurrences that meet are one.
+    """
+
+    base: Schedule
+    zone: ZoneInfo
+    calendars: tuple[Calendar, ...]
+    move: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.base.text
+
+    @property
+    def kind(self) -> str:
+        return self.base.kind
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly later than ``instant``, or None."""
+        after = as_utc(instant)
+        if self.kind == "after":
+            return self._after_a_run(after)
+        return self._next_moving(after) if self.move else self._next_kept(after)
+
+    def latest_in(self, after: datetime, until: datetime) -> datetime | None:
+        """The last occurrence in (after, until], or None."""
+        after, until = as_utc(after), as_utc(until)
+        if self.kind == "after":
+            found = self._after_a_run(after)
+            return found if found is not None and found <= until else None
+        latest = self._latest_kept(after, until)
+        for moved in self._moved_into(latest or after, until) if self.move else ():
+            latest = moved if latest is None else max(latest, moved)
+        return latest
+
+    def count_in(self, after: datetime, until: datetime) -> int:
+        """How many occurrences lie in (after, until]."""
+        after, until = as_utc(after), as_utc(until)
+        if until <= after:
+            return 0
+        if self.kind == "after":
+            return 0 if self.latest_in(after, until) is None else 1
+        count = self.base.count_in(after, until)
+        for start, end in self._blocks(after, until):
+            count -= self.base.count_in(max(after, start - _TICK), min(until, end - _TICK))
+        moved = self._moved_into(after, until) if self.move else set()
+        return count + sum(self.base.next_after(at - _TICK) != at for at in moved)
+
+    def excluded(self, instant: datetime) -> tuple[Calendar, Span] | None:
+        """The first calendar that excludes an instant, and its span; None if none does."""
+        at = as_utc(instant)
+        if self._block(at) is None:
+            return None
+        day = at.astimezone(self.zone).date()
+        for calendar in self.calendars:
+            for span in calendar.spans(day - ONE_DAY, day + ONE_DAY):
+                if span.holds(at, self.zone):
+                    return calendar, span
+        return None
+
+    def moved(self, instant: datetime) -> datetime | None:
+        """Where an excluded occurrence of ``base`` takes place instead; None: nowhere (or it stays)."""
+        at = as_utc(instant)
+        return self._target(at, {}) if self.move and self._block(at) is not None else None
+
+    def _block(self, at: datetime) -> Block | None:
+        return block_at(self.calendars, self.zone, seconds_of(at))
+
+    def _blocks(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+        found = blocks_in(self.calendars, self.zone, seconds_of(after), seconds_of(until) + 1)
+        return ((instant_of(start), instant_of(end)) for start, end in found)
+
+    def _next_kept(self, after: datetime) -> datetime | None:
+        first: datetime | None = None
+        for _ in range(MOST_STEPS):
+            found = self.base.next_after(after)
+            block = None if found is None else self._block(found)
+            if found is None or block is None:
+                return found
+            first = first or found
+            if found - first > HORIZON:
+                return None
+            after = instant_of(block[1]) - _TICK
+        return None
+
+    def _latest_kept(self, after: datetime, until: datetime) -> datetime | None:
+        while (found := self.base.latest_in(after, until)) is not None:
+            block = self._block(found)
+            if block is None:
+                return found
+            until = instant_of(block[0]) - _TICK
+        return None
+
+    def _after_a_run(self, ended: datetime) -> datetime | None:
+        """A delay from the end of a run: while the result is excluded, the delay once more."""
+        found = self.base.next_after(ended)
+        if found is None or self._block(found) is None:
+            return found
+        if self.move and (target := self._target(found, {})) is not None:
+            return target
+        delay, first = found - ended, found
+        while (block := self._block(found)) is not None:
+            if found - first > HORIZON:
+                return None
+            found += -((found - instant_of(block[1])) // delay) * delay
+        return found
+
+    def _next_moving(self, after: datetime) -> datetime | None:
+        blocked: dict[time, date] = {}
+        best: datetime | None = None
+        for dropped in self._dropped(self._settled_before(after), after):
+            target = self._target(dropped, blocked)
+            if target is not None and target > after:
+                best = target if best is None else min(best, target)
+        first: datetime | None = None
+        for _ in range(MOST_STEPS):
+            found = self.base.next_after(after)
+            if found is None or (best is not None and found >= best):
+                return best
+            block = self._block(found)
+            if block is None:
+                return found
+            first = first or found
+            if found - first > HORIZON:
+                return best
+            target = self._target(found, blocked)
+            if target is not None:
+                best = target if best is None else min(best, target)
+            # What lies deep inside a long stretch cannot get out of it.
+            after = max(found, instant_of(block[1]) - (MOVE_DAYS + 3) * ONE_DAY)
+        return best
+
+    def _moved_into(self, after: datetime, until: datetime) -> set[datetime]:
+        """The distinct instants in (after, until] that excluded occurrences move to."""
+        blocked: dict[time, date] = {}
+        dropped = self._dropped(self._settled_before(after), until)
+        targets = (self._target(at, blocked) for at in dropped)
+        return {target for target in targets if target is not None and after < target <= until}
+
+    def _dropped(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """The excluded occurrences of the base in (after, until], oldest first."""
+        found = self.base.next_after(after)
+        for start, end in self._blocks(after, until):
+            if found is not None and found < start:
+                found = self.base.next_after(start - _TICK)
+            while found is not None and found < end and found <= until:
+                yield found
+                found = self.base.next_after(found)
+
+    def _settled_before(self, at: datetime) -> datetime:
+        """An instant before which no occurrence can move to later than ``at``: a clear day stops them all."""
+        if not FIRST_YEAR <= at.year <= LAST_YEAR:
+            return at
+        today = local_day(self.zone, seconds_of(at))
+        for back in range(1, MOVE_DAYS + 1):
+            day = today - back * ONE_DAY
+            start, end = day_of(self.zone, day)
+            # A day of 24 hours, so that no wall time of it is jumped over.
+            if end - start == DAY and self._is_business(day) and not self._touched(start, end):
+                break
+        return instant_of(start) - _TICK
+
+    def _touched(self, start: int, end: int) -> bool:
+        return any(True for _ in blocks_in(self.calendars, self.zone, start, end))
+
+    def _is_business(self, day: date) -> bool:
+        return day.weekday() not in self._weekend() and not covers(
+            self.calendars, self.zone, *day_of(self.zone, day)
+        )
+
+    def _weekend(self) -> frozenset[int]:
+        opinions = [days for calendar in self.calendars if (days := calendar.weekend()) is not None]
+        return frozenset().union(*opinions) if opinions else _WEEKEND
+
+    def _target(self, dropped: datetime, blocked: dict[time, date]) -> datetime | None:
+        """Where an excluded occurrence moves to.
+
+        ``blocked``: for a wall time the last day known to be of no use, kept by a caller that goes through
+        occurrences oldest first, so that no day is looked at twice.
+        """
+        wall = dropped.astimezone(self.zone).replace(tzinfo=None, fold=0)
+        last = wall.date() + MOVE_DAYS * ONE_DAY
+        day = max(wall.date(), blocked.get(wall.time(), wall.date())) + ONE_DAY
+        while day <= last:
+            if self._is_business(day):
+                at = instant_of_wall(self.zone, datetime.combine(day, wall.time()))
+                if at > dropped and self._block(at) is None:
+                    return at
+            blocked[wall.time()] = day
+            day += ONE_DAY
+        return None
+
+
+def too_frequent_to_move(schedule: Schedule, anchor: datetime) -> bool:
+    """True if a schedule is due more than 24 times a day on average in the year after ``anchor``.
+
+    ``next_business_day`` is refused for it: each excluded occurrence is moved by itself.
+    """
+    start = anchor.astimezone(UTC)
+    return schedule.count_in(start, start + 365 * ONE_DAY) > 365 * MOST_A_DAY
