@@ -68,7 +68,7 @@ class Client:
                 raise AlreadyExists("job", name, "Change it with edit, or choose another name.")
             self._check_pool(tx, definition)
             define.create(tx, now, self._config, definition, Source.OPERATOR)
-            self._note(tx, now, by, "add", name, job_forms.to_columns(definition))
+            self._note(tx, now, by, "add", name, job_forms.to_json(definition))
             return self._job(tx, name)
 
         try:
@@ -98,7 +98,7 @@ class Client:
             }
             if changed:
                 define.change(tx, now, row, changed)
-                detail = {field: job_forms.to_column(value) for field, value in changed.items()}
+                detail = {field: job_forms.json_value(value) for field, value in changed.items()}
                 self._note(tx, now, by, "edit", name, detail)
             return self._job(tx, name)
 
@@ -115,13 +115,13 @@ class Client:
             row = self._locked(tx, name)
             active = runs.active_by_job(tx, [JobId(row.id)]).get(JobId(row.id))
             if active is not None:
-                count, one = active
+                such = "" if active.one is None else f", such as {active.one}"
                 raise SchedulerError(
-                    f"job {name!r} has {count} run(s) that are not finished, such as {one}: "
+                    f"job {name!r} has {active.count + active.backfill} run(s) that are not finished{such}: "
                     "cancel them first, or wait"
                 )
             jobs.remove(tx, JobId(row.id))
-            self._note(tx, now, by, "delete", name, job_forms.to_columns(job_forms.definition_of(row)))
+            self._note(tx, now, by, "delete", name, job_forms.to_json(job_forms.definition_of(row)))
 
         self._database.run(work)
 
@@ -181,10 +181,17 @@ class Client:
 
         def work(tx: Tx, now: datetime) -> Run:
             row = self._locked(tx, name)
-            count, live = runs.active_by_job(tx, [JobId(row.id)]).get(JobId(row.id), (0, None))
-            decision = overlap_rule.decide(Overlap(row.overlap), Misfire.ONCE, count, row.max_queued, live)
+            active = runs.active_by_job(tx, [JobId(row.id)]).get(JobId(row.id), runs.Active())
+            decision = overlap_rule.decide(
+                Overlap(row.overlap),
+                Misfire.ONCE,
+                active.count,
+                row.max_queued,
+                active.one,
+                behind_backfill=active.behind_backfill,
+            )
             if not decision.queue:
-                raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", live)
+                raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", active.one)
             run_id = manual(tx, now, row, *given)
             self._note(tx, now, by, "run", name, {"run": run_id})
             return self._run(tx, run_id)

@@ -40,11 +40,49 @@ class Misfire(StrEnum):
     SKIP = "skip"
 
 
+class Dst(StrEnum):
+    """What a schedule does when the clocks change: as Debian's cron, or each time of the clock once."""
+
+    VIXIE = "vixie"
+    LITERAL = "literal"
+
+
+class DayMode(StrEnum):
+    """Cron's day of the month and day of the week, both given: one is enough (cron), or both must match."""
+
+    OR = "or"
+    AND = "and"
+
+
+class OnExcluded(StrEnum):
+    """What happens to an occurrence that a calendar excludes."""
+
+    SKIP = "skip"
+    NEXT_BUSINESS_DAY = "next_business_day"
+
+
 class Trigger(StrEnum):
     """Why a run exists."""
 
     SCHEDULE = "schedule"
     MANUAL = "manual"
+    BACKFILL = "backfill"
+
+
+class Reprocess(StrEnum):
+    """Which past occurrences that have run already a backfill runs again."""
+
+    NONE = "none"
+    FAILED = "failed"
+    ALL = "all"
+
+
+class BackfillStatus(StrEnum):
+    """Where a backfill stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
 
 
 class Source(StrEnum):
@@ -67,6 +105,20 @@ class JobDefinition:
     task: str
     schedule: str
     timezone: str = "UTC"
+    dst: Dst = Dst.VIXIE
+    day_mode: DayMode = DayMode.OR
+    start_at: datetime | None = None
+    """The first instant at which it may be due; ``every`` counts from it."""
+    end_at: datetime | None = None
+    """The last instant at which it may be due; then the job is ``expired``."""
+    max_runs: int | None = None
+    """Occurrences that become runs, no others; then the job is ``expired``."""
+    jitter: timedelta | None = None
+    """Each run is planned up to this much after its occurrence, and before the next one: by how much is made
+    from the job's name and the occurrence, so it is the same on every node."""
+    exclude: Sequence[str | Mapping[str, Any]] = ()
+    """Calendars that exclude occurrences."""
+    on_excluded: OnExcluded = OnExcluded.SKIP
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -116,6 +168,11 @@ class Job:
     updated_at: datetime
     anchor: datetime
     """What ``every`` counts from; a restart or an edit never moves it."""
+    planned_count: int = 0
+    """Occurrences that became runs: what ``max_runs`` looks at."""
+    inactive_since: datetime | None = None
+    timing_since: datetime | None = None
+    """When its times were last changed; None: they are as they were when it was made."""
     operator_fields: tuple[str, ...] = ()
     """Definition fields changed by hand, which a sync from code leaves alone."""
 

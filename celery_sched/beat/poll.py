@@ -106,7 +106,7 @@ class Poll:
         more = self._step("sweep", lambda: self._sweep(seen, counts, republish), False)
         self._check(deadline)
         if seen.next_due is not None and seen.next_due <= seen.now:
-            more = self._step("plan", lambda: self._plan(deadline, counts), False) or more
+            more = self._step("plan", lambda: self._plan(seen, deadline, counts), False) or more
         self._check(deadline)
         waiting = database.read(lambda tx, now: look_closer(tx, now, self.config, CLAIM_BATCH))
         more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
@@ -163,9 +163,10 @@ class Poll:
         self._release((row.pool, RunId(row.id)) for row, _, _ in done.settled if row.status in HELD)
         counts.swept += len(done.settled)
 
-    def _plan(self, deadline: float, counts: Counts) -> bool:
+    def _plan(self, seen: Look, deadline: float, counts: Counts) -> bool:
+        downtime = apps.downtime_of(seen.app)
         for _ in range(PLANS):
-            done = self.runtime.database.run(lambda tx, now: plan(tx, now, self.config))
+            done = self.runtime.database.run(lambda tx, now: plan(tx, now, self.config, downtime))
             failpoint("plan:committed")
             counts.planned += done.planned
             counts.skipped += done.skipped

@@ -12,10 +12,34 @@ from celery_sched.errors import InvalidValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES: dict[type, str] = {list: """'[1, "two"]'""", dict: """'{"city": "Berlin"}'"""}
-NULLABLE_DURATIONS = ("misfire_grace", "expires", "max_runtime", "time_limit")
+NULLABLE_DURATIONS = ("misfire_grace", "expires", "max_runtime", "time_limit", "jitter")
+NULLABLE = (*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs")
+
+TIMES_OPTIONS = (
+    click.option("--tz", "timezone", metavar="ZONE", help="Time zone of the schedule (UTC)."),
+    click.option("--dst", metavar="POLICY", help="When clocks change: vixie (as cron; default), literal."),
+    click.option(
+        "--day-mode", metavar="MODE", help="Cron's two day fields, both given: or (as cron; default), and."
+    ),
+    click.option("--start-at", metavar="ISO", help="Not due before this time, or none."),
+    click.option("--end-at", metavar="ISO", help="Not due after this time, or none."),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="CALENDAR",
+        help='Not due then: "dates:2026-12-24", "weekly:sat,sun", "holidays:DE-BE", "ics:FILE"; may be'
+        " given several times; none.",
+    ),
+    click.option(
+        "--on-excluded", metavar="POLICY", help="Excluded occurrences: skip (default), next_business_day."
+    ),
+    click.option("--jitter", metavar="DURATION", help="Due up to this much later, or none."),
+)
+"""The options of a job's times, which the preview has too."""
 
 DEFINITION_OPTIONS = (
-    click.option("--tz", "timezone", metavar="ZONE", help="Time zone of the schedule (UTC)."),
+    *TIMES_OPTIONS,
+    click.option("--max-runs", metavar="N", help="After this many runs it is expired, or none."),
     click.option("--args", metavar="JSON", help="The task's arguments, a JSON list: '[1, \"two\"]'."),
     click.option("--kwargs", metavar="JSON", help="The task's keyword arguments, a JSON object."),
     click.option(
@@ -41,6 +65,13 @@ DEFINITION_OPTIONS = (
 )
 
 
+def times_options(function: F) -> F:
+    """The options of a job's times."""
+    for option in reversed(TIMES_OPTIONS):
+        function = option(function)
+    return function
+
+
 def definition_options(function: F) -> F:
     """The options of a job's definition, which ``add`` and ``edit`` share."""
     for option in reversed(DEFINITION_OPTIONS):
@@ -50,13 +81,21 @@ def definition_options(function: F) -> F:
 
 def read_definition(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were given, as the client takes them (which checks them)."""
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in given.items() if value is not None and value != ()}
     for name, kind, what in (("args", list, "list"), ("kwargs", dict, "object")):
         if name in fields:
             fields[name] = read_json(fields[name], f"--{name}", kind, what)
-    for name in NULLABLE_DURATIONS:
+    for name in NULLABLE:
         if str(fields.get(name, "")).lower() == "none":
             fields[name] = None
+    if fields.get("max_runs") is not None:
+        try:
+            fields["max_runs"] = int(fields["max_runs"])
+        except ValueError as error:
+            raise InvalidValue("--max-runs", fields["max_runs"], "a whole number, or none") from error
+    if "exclude" in fields:
+        terms = list(fields["exclude"])
+        fields["exclude"] = [] if [term.lower() for term in terms] == ["none"] else terms
     return fields
 
 

@@ -30,40 +30,62 @@ from celery_sched.cli.output import (
     short,
 )
 from celery_sched.cli.preview import upcoming
+from celery_sched.cli.timeline import print_calendar
 from celery_sched.durations import format_duration
 from celery_sched.model import Job, JobStatus
-from celery_sched.rules.schedules import parse
+from celery_sched.rules.upcoming import jitter_for
 
 SHOWN_INSTANTS = 5
+HOURS = 24
+MOST_HOURS = 31 * 24
 
 status_option = click.option(
     "--status", type=click.Choice([status.value for status in JobStatus]), help="Only jobs of this status."
+)
+calendar_option = click.option("--calendar", is_flag=True, help="Draw when they are due in the next hours.")
+hours_option = click.option(
+    "--hours", type=click.IntRange(1, MOST_HOURS), help="With --calendar: how many hours (24)."
 )
 
 
 @click.group("jobs", invoke_without_command=True)
 @status_option
+@calendar_option
+@hours_option
 @json_option
 @click.pass_context
-def jobs_command(ctx: click.Context, status: str | None, as_json: bool) -> None:
+def jobs_command(
+    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+) -> None:
     """List the jobs; show, add, edit and delete one."""
     if ctx.invoked_subcommand is None:
-        print_jobs(ctx, status, as_json)
+        print_jobs(ctx, status, calendar, hours, as_json)
 
 
 @jobs_command.command("list")
 @status_option
+@calendar_option
+@hours_option
 @json_option
 @click.pass_context
-def list_command(ctx: click.Context, status: str | None, as_json: bool) -> None:
+def list_command(
+    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+) -> None:
     """List the jobs."""
-    print_jobs(ctx, status, as_json)
+    print_jobs(ctx, status, calendar, hours, as_json)
 
 
-def print_jobs(ctx: click.Context, status: str | None, as_json: bool) -> None:
-    """All jobs, or those of one status."""
+def print_jobs(
+    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+) -> None:
+    """All jobs, or those of one status: as a list, or on a timeline of the next hours."""
+    if hours is not None and not calendar:
+        raise click.UsageError("--hours is for --calendar: add it", ctx)
     client = client_of(ctx)
     jobs = client.list(status=JobStatus(status) if status else None)
+    if calendar and (jobs or as_json):
+        print_calendar(ctx, jobs, hours or HOURS, as_json)
+        return
     if as_json:
         print_json([job_json(job) for job in jobs])
         return
@@ -137,9 +159,11 @@ def next_instants(job: Job, count: int) -> list[datetime]:
     first = job.next_run_at
     if first is None or job.status is not JobStatus.ACTIVE:
         return []
-    definition = job.definition
-    schedule = parse(definition.schedule, tz=definition.timezone, name=definition.name, anchor=job.anchor)
-    return [first, *upcoming(schedule, first, count - 1)]
+    times = jitter_for(job.definition, job.anchor)
+    following = upcoming(times.schedule, times.occurrence_of(first), count - 1)
+    if times.schedule.kind == "after":
+        return [first]  # what follows is known when that run has ended
+    return [first, *(times.due(occurrence) for occurrence in following)]
 
 
 @jobs_command.command("add")

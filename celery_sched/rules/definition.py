@@ -7,15 +7,17 @@ import json
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
-from datetime import timedelta
+from dataclasses import MISSING, fields, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 from celery_sched.durations import parse_duration
 from celery_sched.errors import InvalidValue
-from celery_sched.model import JobDefinition, Misfire, Overlap
+from celery_sched.model import DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
 from celery_sched.rules import schedules
+from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
+from celery_sched.rules.upcoming import schedule_for
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -23,6 +25,8 @@ LONGEST_NAME = 200
 LARGEST_JSON = 64 * 1024
 """Bytes of ``args``, ``kwargs`` or ``options``: they are copied into every message."""
 DEEPEST_JSON = 50
+LARGEST_CALENDARS = 256 * 1024
+"""Bytes of ``exclude``: it is read whenever the job is planned."""
 LARGEST_INT = 10**300
 MESSAGE_OPTIONS = ("queue", "exchange", "routing_key", "priority", "headers")
 OUR_HEADERS = "sched_"
@@ -56,15 +60,36 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
             values[key] = read(given[key], key)
         elif key in _REQUIRED:
             raise InvalidValue(key, None, "it must be given")
-        elif key in ("args", "kwargs", "options"):
-            values[key] = [] if key == "args" else {}
-    zone = values.get("timezone", "UTC")
-    parsed = schedules.parse(values["schedule"], tz=zone, name=values["name"])
-    if parsed.kind == "after":
-        allowed = "a cron expression, `every ...`, `once ...`, `rrule:...` or `solar:...`"
-        hint = "A fixed delay from the end of the last run can be previewed, but a job cannot have it yet."
-        raise InvalidValue("schedule", parsed.text, allowed, hint)
-    return JobDefinition(**{**values, "schedule": parsed.text})
+        elif key in ("args", "kwargs", "options", "exclude"):
+            values[key] = [] if key in ("args", "exclude") else {}
+    zone = schedules.check_zone(values.get("timezone", "UTC"))
+    for key in ("start_at", "end_at"):
+        at = values.get(key)
+        if at is not None and at.tzinfo is None:  # in the zone of the job, as `once`
+            values[key] = instant_of_wall(zone, at)
+    definition = JobDefinition(**values)
+    schedule = schedule_for(definition, EPOCH)
+    _check_times(definition)
+    return replace(definition, schedule=schedule.text)
+
+
+def _check_times(definition: JobDefinition) -> None:
+    """What the fields of a job's times say together."""
+    start, end = definition.start_at, definition.end_at
+    if start is not None and end is not None and end < start:
+        raise InvalidValue("end_at", end.isoformat(), f"not before start_at ({start.isoformat()})")
+    if not definition.exclude:
+        return
+    from celery_sched.rules.schedules.excluding import too_frequent_to_move  # TODO top
+
+    bare = schedule_for(replace(definition, exclude=()), EPOCH)
+    begin = (start or EPOCH) - timedelta(microseconds=1)
+    if definition.on_excluded is OnExcluded.NEXT_BUSINESS_DAY and too_frequent_to_move(bare, begin):
+        allowed = "next_business_day is for schedules that are due at most 24 times a day"
+        hint = "Such a schedule is due again on that day anyway: use skip."
+        raise InvalidValue("on_excluded", definition.on_excluded.value, allowed, hint)
+    if bare.next_after(begin) is not None and schedule_for(definition, EPOCH).next_after(begin) is None:
+        raise InvalidValue("exclude", list(definition.exclude), "these calendars exclude every occurrence")
 
 
 def checked_arguments(args: Any, kwargs: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
@@ -151,9 +176,40 @@ def _controls(text: str) -> str:
 
 
 def _schedule(value: Any, what: str) -> str:
+    if isinstance(value, list | tuple) and value and all(isinstance(text, str) for text in value):
+        value = " | ".join(value)
     if not isinstance(value, str):
         raise InvalidValue(what, value, schedules.FORMS)
     return _text(value, what, 1000)
+
+
+def _moment(value: Any, what: str) -> datetime | None:
+    """An instant; without a zone it is a time of the job's zone, which is known only later."""
+    if value is None:
+        return None
+    allowed = 'an ISO 8601 time such as "2026-01-31T09:00:00Z" or, in the zone of the job, "2026-01-31T09:00"'
+    try:
+        at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return at if at.tzinfo is None else at.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidValue(what, value, allowed) from error
+
+
+def _calendars(value: Any, what: str) -> list[Any]:
+    if isinstance(value, str | Mapping):
+        value = [value]
+    if not value:
+        return []
+    from celery_sched.rules import calendars  # TODO top
+
+    if not isinstance(value, list | tuple):
+        raise InvalidValue(what, value, f"a list of calendars; {calendars.FORMS}")
+    terms = [calendars.canonical(term) for term in value]
+    size = len(json.dumps(terms))
+    if size > LARGEST_CALENDARS:
+        hint = "Exclude with fewer events: past ones are left out already."
+        raise InvalidValue(what, f"of {size} bytes", f"at most {LARGEST_CALENDARS} bytes", hint)
+    return terms
 
 
 def _named(longest: int) -> Callable[[Any, str], str]:
@@ -203,6 +259,10 @@ def _optional_duration(value: Any, what: str) -> timedelta | None:
     return None if value is None else parse_duration(value, what)
 
 
+def _optional_count(low: int, high: int) -> Callable[[Any, str], int | None]:
+    return lambda value, what: None if value is None else _count(low, high)(value, what)
+
+
 def _size(value: Any, what: str) -> Any:
     size = len(json.dumps(value))
     if size > LARGEST_JSON:
@@ -247,6 +307,14 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "task": _named(255),
     "schedule": _schedule,
     "timezone": _zone,
+    "dst": _one_of(Dst),
+    "day_mode": _one_of(DayMode),
+    "start_at": _moment,
+    "end_at": _moment,
+    "max_runs": _optional_count(1, 2_000_000_000),
+    "jitter": _optional_duration,
+    "exclude": _calendars,
+    "on_excluded": _one_of(OnExcluded),
     "args": _args,
     "kwargs": _mapping,
     "options": _options,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from celery_sched.model import Misfire
+from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import Schedule, between, count_in, latest_in
 
 MOST_CATCH_UP = 1000
@@ -43,7 +44,9 @@ class Due:
     mark: datetime | None = None
     """The new high-water mark: everything up to here is decided."""
     next_run_at: datetime | None = None
-    """The first occurrence that is not decided yet."""
+    """When the first occurrence that is not decided yet is due."""
+    waits: bool = False
+    """No next instant is known before a run has ended (``after``)."""
 
 
 def decide(
@@ -56,32 +59,65 @@ def decide(
     mark: datetime | None,
     now: datetime,
     most: int,
+    jitter: Jitter | None = None,
 ) -> Due:
-    """Decide on the occurrences in [``due_at``, ``now``] that lie after the mark.
+    """Decide on the occurrences that are due by ``now`` and lie after the mark.
 
     An occurrence is missed when a later one has come due too, or when it is older than ``grace``; nothing
     older than ``catchup_window`` runs. ``due_at`` is the job's ``next_run_at``: an occurrence, or an instant
     set by hand (``run_immediately``), which then stands for itself. At most ``most`` (1 or more) occurrences
     are decided to run; the others stay due. However many are late, they are not enumerated.
     """
-    first = due_at if mark is None or mark < due_at else schedule.next_after(mark)
-    if first is None or first > now:
-        return Due(mark=mark, next_run_at=first)
+    times = jitter or Jitter(schedule, "", None)
+    first: datetime | None = times.occurrence_of(due_at)
+    if mark is not None and first is not None and mark >= first:
+        first = schedule.next_after(mark)
+    until = times.decided(now)
+    if first is None or first > until:
+        return Due(mark=mark, next_run_at=_due(times, first))
     beyond = now - catchup_window
     if policy is Misfire.ALL:
-        return _every(schedule, first, now, beyond, most)
-    latest = latest_in(schedule, first, now) or first
+        due = _every(schedule, first, until, beyond, most)
+        return replace(due, next_run_at=_due(times, due.next_run_at))
+    latest = latest_in(schedule, first, until) or first
     too_late = latest < beyond
     if policy is Misfire.SKIP:
-        too_late = too_late or now - latest > (SKIP_GRACE if grace is None else grace)
+        too_late = too_late or now - times.due(latest) > (SKIP_GRACE if grace is None else grace)
     missed, gap = _missed(schedule, first, latest, with_latest=too_late)
     return Due(
         run=() if too_late else (latest,),
         missed=missed,
         gap=gap,
         mark=latest,
-        next_run_at=schedule.next_after(latest),
+        next_run_at=_due(times, schedule.next_after(latest)),
     )
+
+
+def decide_after(
+    schedule: Schedule,
+    *,
+    policy: Misfire,
+    grace: timedelta | None,
+    catchup_window: timedelta,
+    due_at: datetime,
+    mark: datetime | None,
+    now: datetime,
+    active: int,
+) -> Due:
+    """The same for an ``after`` schedule, which has one occurrence at a time.
+
+    Its next instant comes with the end of a run; while one is active there is nothing to decide.
+    """
+    if active:
+        return Due(mark=mark, waits=True)
+    late = now - due_at
+    if late > catchup_window or (policy is Misfire.SKIP and late > (SKIP_GRACE if grace is None else grace)):
+        return Due(missed=(due_at,), mark=due_at, next_run_at=schedule.next_after(now))
+    return Due(run=(due_at,), mark=due_at, waits=True)
+
+
+def _due(times: Jitter, occurrence: datetime | None) -> datetime | None:
+    return None if occurrence is None else times.due(occurrence)
 
 
 def _missed(

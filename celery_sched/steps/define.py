@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from celery_sched.config import Config
+from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
-from celery_sched.rules.upcoming import next_run_at, parsed, schedule_of
+from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, next_occurrence, over
 from celery_sched.store import apps, gaps, job_forms, jobs
 from celery_sched.store.engine import Tx
 
 GONE = "gone from code"
 GONE_PAUSED = "gone from code while it was paused"
 OFF = "disabled in its definition"
-TIMING = frozenset({"schedule", "timezone"})
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,8 @@ def create(
     Locks: none.
     If it dies here: nothing was written.
     """
-    schedule = parsed(definition.schedule, definition.timezone, definition.name, now)
-    upcoming = next_run_at(
-        schedule, now=now, mark=None, run_immediately=definition.run_immediately, never_ran=True
-    )
-    status, reason = _status(definition.enabled, upcoming)
+    upcoming = _next_run_at(definition, now, anchor=now, mark=None, never_ran=True)
+    status, reason = _status(definition, upcoming, planned=0)
     return jobs.add(
         tx,
         now,
@@ -58,7 +55,7 @@ def create(
         status=status,
         status_reason=reason,
         next_run_at=upcoming if status is JobStatus.ACTIVE else None,
-        code_definition=job_forms.to_columns(definition) if source is Source.CODE else None,
+        code_definition=job_forms.to_json(definition) if source is Source.CODE else None,
     )
 
 
@@ -79,9 +76,12 @@ def change(tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], **column
         **{name: job_forms.to_column(getattr(definition, name)) for name in changes},
         **columns,
     }
-    timing = any(name in changes for name in TIMING)
+    timing = any(name in changes for name in TIMES)
     if timing or "enabled" in changes:
-        written |= _standing(row, definition, now, timing) | _give_up(tx, now, row, "changed")
+        standing = _standing(row, definition, now, timing)
+        written |= standing | _leave(
+            tx, now, row, JobStatus(standing.get("status", row.status)), "changed", timing
+        )
     return jobs.define(tx, now, JobId(row.id), row.version, written)
 
 
@@ -96,7 +96,7 @@ def pause(tx: Tx, now: datetime, row: Any, reason: str | None) -> bool:
         "status": JobStatus.PAUSED.value,
         "status_reason": reason,
         "next_run_at": None,
-        **_give_up(tx, now, row, "paused"),
+        **_leave(tx, now, row, JobStatus.PAUSED, "paused"),
     }
     return jobs.define(tx, now, JobId(row.id), row.version, columns)
 
@@ -109,7 +109,12 @@ def resume(tx: Tx, now: datetime, row: Any) -> bool:
     If it dies here: nothing was written.
     """
     definition = replace(job_forms.definition_of(row), enabled=True)
-    columns = {"enabled": True, **_standing(row, definition, now, True, resumed=True)}
+    standing = _standing(row, definition, now, True, resumed=True)
+    columns = {
+        "enabled": True,
+        **standing,
+        **_leave(tx, now, row, JobStatus(standing["status"]), "resumed"),
+    }
     return jobs.define(tx, now, JobId(row.id), row.version, columns)
 
 
@@ -147,7 +152,7 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
                 "status": JobStatus.DISABLED.value,
                 "status_reason": reason,
                 "next_run_at": None,
-                **_give_up(tx, now, row, GONE),
+                **_leave(tx, now, row, JobStatus.DISABLED, GONE),
             }
             jobs.define(tx, now, JobId(row.id), row.version, columns)
             disabled.append(row.name)
@@ -156,7 +161,7 @@ def sync(tx: Tx, now: datetime, config: Config, definitions: Sequence[JobDefinit
 
 def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand: Sequence[str]) -> bool:
     """Write what code changed since it was last synced, except the fields that an operator changed."""
-    columns = job_forms.to_columns(definition)
+    columns = job_forms.to_json(definition)
     was = row.code_definition or {}
     paused = row.status_reason == GONE_PAUSED
     returned = row.status == JobStatus.DISABLED and (paused or row.status_reason == GONE)
@@ -165,7 +170,7 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
     changes = {
         name: getattr(definition, name)
         for name in job_forms.DEFINITION
-        if name not in by_hand and job_forms.to_column(getattr(row, name)) != columns[name]
+        if name not in by_hand and job_forms.json_value(getattr(row, name)) != columns[name]
     }
     if returned:  # computes where it stands again; switched off by hand, it stays off
         changes["enabled"] = row.enabled if "enabled" in by_hand else definition.enabled
@@ -176,31 +181,61 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
     return True
 
 
+def _leave(
+    tx: Tx, now: datetime, row: Any, status: JobStatus, what: str, timing: bool = False
+) -> dict[str, Any]:
+    """Record the occurrences that nobody will plan once the job has moved on to ``status``.
+
+    Of an active job those that have come and are not planned; of one that was not active those since it left,
+    with what it was instead. None vanishes.
+
+    :param timing: its times change too.
+    """
+    written: dict[str, Any] = {"timing_since": now} if timing else {}
+    if row.status == JobStatus.ACTIVE:
+        written |= _give_up(tx, now, row, what)
+    elif row.inactive_since is not None and (timing or status != row.status):
+        _record_inactive(tx, now, row)
+    else:
+        return written
+    return {**written, "inactive_since": None if status is JobStatus.ACTIVE else now}
+
+
 def _give_up(tx: Tx, now: datetime, row: Any, what: str) -> dict[str, Any]:
-    """Record what came due and is not planned yet: from now on nobody would plan it, and none may vanish."""
+    """Record what came and is not planned yet."""
     due = row.next_run_at
-    if row.status != JobStatus.ACTIVE or due is None or due > now:
+    if due is None:
         return {}
-    schedule = schedule_of(row)
-    # `due` counts even where it is no occurrence (run_immediately), as in the misfire rule
-    last = schedule.latest_in(due, now) or due
-    count = 1 + schedule.count_in(due, now)
-    gaps.add(
-        tx,
-        [
-            {
-                "app": row.app,
-                "job_id": row.id,
-                "job": row.name,
-                "from_at": due,
-                "to_at": last,
-                "reason": f"missed: late when the job was {what}",
-                "count": count,
-                "created_at": now,
-            }
-        ],
-    )
+    first, last, count = due, due, 1
+    try:
+        times = jitter_of(row)
+        first = times.occurrence_of(due)
+        if first > now:
+            return {}
+        if times.schedule.kind != "after":  # that one has a single occurrence at a time
+            # `first` counts even where it is no occurrence (run_immediately), as in the misfire rule
+            last = times.schedule.latest_in(first, now) or first
+            count = 1 + times.schedule.count_in(first, now)
+    except InvalidValue:  # its zone vanished, say: what cannot be read can still be paused and repaired
+        if due > now:
+            return {}
+    reason = f"missed: late when the job was {what}"
+    gaps.add(tx, [gaps.row_of(row, now, first, last, count, reason)])
     return {"last_scheduled_for": last, "skipped_count": row.skipped_count + count}
+
+
+def _record_inactive(tx: Tx, now: datetime, row: Any) -> None:
+    """Record the span in which a job was not active, where it has occurrences; they are not missed."""
+    since = row.inactive_since
+    try:
+        schedule = jitter_of(row).schedule
+        first, last = schedule.next_after(since), schedule.latest_in(since, now)
+        if schedule.kind == "after" or first is None or last is None:
+            return
+        count = schedule.count_in(since, now)
+    except InvalidValue:
+        first, last, count = since, now, 0  # it cannot be read: the whole span, and nobody knows how many
+    gaps.add(tx, [gaps.row_of(row, now, first, last, count, f"{row.status}: {row.status_reason or ''}")])
 
 
 def _standing(
@@ -209,15 +244,14 @@ def _standing(
     """``status`` and ``next_run_at`` after an edit or a resume."""
     if row.status == JobStatus.PAUSED and definition.enabled and not resumed:
         return {}  # an edit never resumes; the resume computes the next instant
-    schedule = parsed(definition.schedule, definition.timezone, definition.name, row.anchor)
-    upcoming = next_run_at(
-        schedule,
-        now=now,
+    upcoming = _next_run_at(
+        definition,
+        now,
+        anchor=row.anchor,
         mark=row.last_scheduled_for,
-        run_immediately=definition.run_immediately,
         never_ran=row.last_scheduled_for is None and not timing,
     )
-    status, reason = _status(definition.enabled, upcoming)
+    status, reason = _status(definition, upcoming, row.planned_count)
     return {
         "status": status.value,
         "status_reason": reason,
@@ -225,9 +259,24 @@ def _standing(
     }
 
 
-def _status(enabled: bool, upcoming: datetime | None) -> tuple[JobStatus, str | None]:
-    if not enabled:
+def _next_run_at(
+    definition: JobDefinition, now: datetime, *, anchor: datetime, mark: datetime | None, never_ran: bool
+) -> datetime | None:
+    times = jitter_for(definition, anchor)
+    occurrence = next_occurrence(
+        times.schedule,
+        now=now,
+        mark=mark,
+        run_immediately=definition.run_immediately,
+        never_ran=never_ran,
+    )
+    return occurrence if occurrence is None or occurrence <= now else times.due(occurrence)
+
+
+def _status(
+    definition: JobDefinition, upcoming: datetime | None, planned: int
+) -> tuple[JobStatus, str | None]:
+    if not definition.enabled:
         return JobStatus.DISABLED, OFF
-    if upcoming is None:
-        return JobStatus.EXPIRED, "the schedule has no further occurrence"
-    return JobStatus.ACTIVE, None
+    reason = over(definition, planned, upcoming is None)
+    return (JobStatus.ACTIVE, None) if reason is None else (JobStatus.EXPIRED, reason)

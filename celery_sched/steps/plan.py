@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
-from celery_sched.model import JobDefinition, JobId, JobStatus, RunId, Trigger
+from celery_sched.model import JobDefinition, JobId, JobStatus, Trigger
 from celery_sched.rules import misfire, overlap
+from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.rules.upcoming import schedule_of
+from celery_sched.rules.upcoming import jitter_of, over, schedule_of
 from celery_sched.store import gaps, job_forms, jobs, runs
+from celery_sched.store.apps import Downtime
 from celery_sched.store.engine import Tx
 
 BATCH = 200
@@ -40,8 +42,8 @@ class Planned:
     more: bool = False
 
 
-def plan(tx: Tx, now: datetime, config: Config) -> Planned:
-    """Turn due occurrences into queued runs, whatever the cap.
+def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None) -> Planned:
+    """Turn due occurrences into queued runs, whatever the cap. ``downtime`` is the last one of all schedulers, for the reasons.
 
     Guard: job active, next_run_at <= now and version unchanged; unique occurrence_key; high-water mark.
     Locks: due jobs (skip locked), then the new runs.
@@ -60,7 +62,11 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
         job_id = JobId(row.id)
         try:
             definition = job_forms.definition_of(row)
-            due = _due(row, definition, now)
+            times = jitter_of(row)
+            running = active.get(job_id, runs.Active())
+            due = _due(row, definition, times, now, running)
+            made, queued, skipped = _rows(row, definition, times, due, now, running, downtime)
+            move = _advance(row, definition, due, queued, skipped + _missed(due))
         except Exception as error:  # one job's bad schedule never stops another's
             reason = f"{type(error).__name__}: {error}"
             errors.append((row.name, reason))
@@ -70,19 +76,18 @@ def plan(tx: Tx, now: datetime, config: Config) -> Planned:
                 )
             )
             continue
-        made, skipped = _rows(row, definition, due, now, active.get(job_id))
         new += made
         if due.gap is not None:
-            new_gaps.append(_gap_row(row, due.gap, now))
+            new_gaps.append(_gap_row(row, due.gap, now, downtime))
         decided.append((row, due))
-        moves.append(_advance(row, due, skipped + _missed(due)))
+        moves.append(move)
     # a row edited by plain SQL may lead to an occurrence that has its run already
     known = runs.existing_keys(tx, [made["occurrence_key"] for made in new])
     new = [made for made in new if made["occurrence_key"] not in known]
     runs.add(tx, new)
     failpoint("plan:inserted")
     gaps.add(tx, new_gaps)
-    matched = jobs.advance(tx, moves)
+    matched = jobs.advance(tx, now, moves)
     if matched != len(moves):
         raise RuntimeError(f"{matched} of {len(moves)} locked jobs matched while planning")
     queued = sum(made["status"] == RunStatus.QUEUED.value for made in new)
@@ -101,16 +106,15 @@ def _missed(due: misfire.Due) -> int:
     return len(due.missed) + (due.gap.count if due.gap else 0)
 
 
-def _advance(row: Any, due: misfire.Due, not_run: int) -> jobs.Advance:
-    done = due.next_run_at is None
-    return jobs.Advance(
-        JobId(row.id),
-        row.version,
-        due.next_run_at,
-        due.mark,
-        skipped=not_run,
-        status=JobStatus.EXPIRED if done else JobStatus.ACTIVE,
-        reason="the schedule has no further occurrence" if done else None,
+def _advance(
+    row: Any, definition: JobDefinition, due: misfire.Due, queued: int, not_run: int
+) -> jobs.Advance:
+    move = jobs.Advance(
+        JobId(row.id), row.version, due.next_run_at, due.mark, planned=queued, skipped=not_run
+    )
+    reason = over(definition, row.planned_count + queued, due.next_run_at is None and not due.waits)
+    return (
+        move if reason is None else replace(move, next_run_at=None, status=JobStatus.EXPIRED, reason=reason)
     )
 
 
@@ -124,35 +128,64 @@ def _frequent(decided: Sequence[tuple[Any, misfire.Due]]) -> Iterator[tuple[str,
             yield row.name, pause.total_seconds()
 
 
-def _due(row: Any, definition: JobDefinition, now: datetime) -> misfire.Due:
-    return misfire.decide(
-        schedule_of(row),
-        policy=definition.misfire,
-        grace=definition.misfire_grace,
-        catchup_window=definition.catchup_window,
-        due_at=row.next_run_at,
-        mark=row.last_scheduled_for,
-        now=now,
-        most=MOST_OF_ONE,
-    )
+def _due(
+    row: Any, definition: JobDefinition, times: Jitter, now: datetime, active: runs.Active
+) -> misfire.Due:
+    policies: dict[str, Any] = {
+        "policy": definition.misfire,
+        "grace": definition.misfire_grace,
+        "catchup_window": definition.catchup_window,
+        "due_at": row.next_run_at,
+        "mark": row.last_scheduled_for,
+        "now": now,
+    }
+    if times.schedule.kind == "after":
+        return misfire.decide_after(times.schedule, **policies, active=active.count + active.backfill)
+    most = MOST_OF_ONE
+    if definition.max_runs is not None:
+        most = max(min(most, definition.max_runs - row.planned_count), 1)
+    return misfire.decide(times.schedule, **policies, most=most, jitter=times)
 
 
 def _rows(
-    row: Any, definition: JobDefinition, due: misfire.Due, now: datetime, active: tuple[int, RunId] | None
-) -> tuple[Sequence[dict[str, Any]], int]:
-    """The run rows of one job's occurrences, and how many of them overlap skipped."""
-    made = [_row(row, definition, occurrence, now, RunStatus.SKIPPED, "missed") for occurrence in due.missed]
-    count, live = active or (0, None)
-    skipped = 0
+    row: Any,
+    definition: JobDefinition,
+    times: Jitter,
+    due: misfire.Due,
+    now: datetime,
+    active: runs.Active,
+    downtime: Downtime | None,
+) -> tuple[Sequence[dict[str, Any]], int, int]:
+    """The run rows of one job's occurrences; how many of them are queued, and how many overlap skipped."""
+    made = [
+        _row(row, occurrence, None, now, RunStatus.SKIPPED, _why_missed(occurrence, times, now, downtime))
+        for occurrence in due.missed
+    ]
+    count, live = active.count, active.one
+    queued = 0
     for occurrence in due.run:
-        decision = overlap.decide(definition.overlap, definition.misfire, count, definition.max_queued, live)
+        decision = overlap.decide(
+            definition.overlap,
+            definition.misfire,
+            count,
+            definition.max_queued,
+            live,
+            behind_backfill=active.behind_backfill,
+        )
         status = RunStatus.QUEUED if decision.queue else RunStatus.SKIPPED
-        made.append(_row(row, definition, occurrence, now, status, decision.reason))
+        expiry = None if definition.expires is None else times.due(occurrence) + definition.expires
+        made.append(_row(row, occurrence, expiry, now, status, decision.reason))
         if decision.queue:
-            count, live = count + 1, live or made[-1]["id"]
-        else:
-            skipped += 1
-    return made, skipped
+            count, queued, live = count + 1, queued + 1, live or made[-1]["id"]
+    return made, queued, len(due.run) - queued
+
+
+def _why_missed(occurrence: datetime, times: Jitter, now: datetime, downtime: Downtime | None) -> str:
+    due_at = times.due(occurrence)
+    if downtime is not None and downtime.covers(due_at):
+        return f"{misfire.MISSED}: {downtime}"
+    late = f"{(now - due_at).total_seconds():.1f}"
+    return f"{misfire.MISSED}: found {late} s late"
 
 
 def occurrence_key(job_id: JobId, occurrence: datetime) -> str:
@@ -160,10 +193,15 @@ def occurrence_key(job_id: JobId, occurrence: datetime) -> str:
     return f"{job_id}@{occurrence:%Y%m%dT%H%M%S.%fZ}"
 
 
+def run_id_of(row: Any, key: str) -> str:
+    """The id of an occurrence's run: the same whoever makes it."""
+    return str(uuid.uuid5(NAMESPACE, f"{row.app}:{key}:{row.created_at.isoformat()}"))
+
+
 def _row(
     row: Any,
-    definition: JobDefinition,
     occurrence: datetime,
+    expires_at: datetime | None,
     now: datetime,
     status: RunStatus,
     reason: str | None,
@@ -171,29 +209,19 @@ def _row(
     key = occurrence_key(JobId(row.id), occurrence)
     return {
         **runs.from_job(row, now),
-        "id": str(uuid.uuid5(NAMESPACE, f"{row.app}:{key}:{row.created_at.isoformat()}")),
+        "id": run_id_of(row, key),
         "trigger_kind": Trigger.SCHEDULE.value,
         "scheduled_for": occurrence,
         "occurrence_key": key,
         "status": status.value,
         "reason": reason,
-        "expires_at": _expiry(occurrence, definition.expires),
+        "expires_at": expires_at,
         "finished_at": now if status is RunStatus.SKIPPED else None,
     }
 
 
-def _expiry(occurrence: datetime, expires: timedelta | None) -> datetime | None:
-    return None if expires is None else occurrence + expires
-
-
-def _gap_row(row: Any, gap: misfire.Gap, now: datetime) -> Mapping[str, Any]:
-    return {
-        "app": row.app,
-        "job_id": row.id,
-        "job": row.name,
-        "from_at": gap.first,
-        "to_at": gap.last,
-        "reason": gap.reason,
-        "count": gap.count,
-        "created_at": now,
-    }
+def _gap_row(row: Any, gap: misfire.Gap, now: datetime, downtime: Downtime | None) -> Mapping[str, Any]:
+    reason = gap.reason
+    if downtime is not None and downtime.covers(gap.last):
+        reason = f"{reason}: {downtime}" if reason == misfire.MISSED else f"{reason}; {downtime}"
+    return gaps.row_of(row, now, gap.first, gap.last, gap.count, reason)

@@ -49,11 +49,13 @@ def outage(tx: Tx, now: datetime, config: Config, row: Row, clock_jumped: bool) 
     """
     seen = row.sweep_not_before
     until = now + config.lease
+    paused = row.last_pass_at is not None and now - row.last_pass_at > config.lease / 2
+    if paused:  # why occurrences were missed
+        apps.was_down(tx, now, config.app, row.last_pass_at)
     if seen is not None and now < seen <= until:
         return Outage(seen)
     # an app that never passed has nothing in flight; and right after one hold ends, passes have been
     # written all along, so that no second one follows by itself
-    paused = row.last_pass_at is not None and now - row.last_pass_at > config.lease / 2
     ahead = seen is not None and seen > until
     if not (paused or clock_jumped or ahead):
         return Outage(None)

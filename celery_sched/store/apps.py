@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,30 @@ from celery_sched.store.engine import Tx
 from celery_sched.store.tables import app
 
 TOTALS = ("swept", "dispatched", "at_capacity", "lock_lost", "late_settlers")
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """A span in which no scheduler of an app passed."""
+
+    down_from: datetime
+    back_at: datetime
+
+    def covers(self, at: datetime) -> bool:
+        return self.down_from <= at <= self.back_at
+
+    def __str__(self) -> str:
+        return f"no scheduler ran from {self.down_from:%Y-%m-%d %H:%M:%S} to {self.back_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def downtime_of(row: Any) -> Downtime | None:
+    """The last such span in an app's row."""
+    return None if row is None or row.down_from is None else Downtime(row.down_from, row.back_at)
+
+
+def was_down(tx: Tx, now: datetime, name: str, since: datetime) -> None:
+    """Note that no scheduler passed since then."""
+    tx.execute(update(app).where(app.c.app == name).values(down_from=since, back_at=now))
 
 
 def ensure(tx: Tx, name: str) -> None:

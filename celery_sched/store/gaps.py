@@ -13,6 +13,32 @@ from celery_sched.store.engine import Tx
 from celery_sched.store.tables import gap
 
 
+def row_of(
+    job: Any, now: datetime, first: datetime, last: datetime, count: int, reason: str
+) -> dict[str, Any]:
+    """A gap of a job (its row): from the first to the last occurrence that was not run, ``count`` of them."""
+    return {
+        "app": job.app,
+        "job_id": job.id,
+        "job": job.name,
+        "from_at": first,
+        "to_at": last,
+        "reason": reason[:1000],
+        "count": count,
+        "created_at": now,
+    }
+
+
+def covering(tx: Tx, job_id: JobId, at: datetime) -> Row[Any] | None:
+    """The newest gap of a job that an instant lies in."""
+    return tx.execute(
+        select(gap)
+        .where(gap.c.job_id == job_id, gap.c.from_at <= at, gap.c.to_at >= at)
+        .order_by(gap.c.id.desc())
+        .limit(1)
+    ).first()
+
+
 def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert gaps."""
     if rows:

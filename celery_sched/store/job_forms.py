@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from celery_sched.model import Job, JobDefinition, JobId, JobStatus, Misfire, Overlap, Source
+from celery_sched.model import (
+    DayMode,
+    Dst,
+    Job,
+    JobDefinition,
+    JobId,
+    JobStatus,
+    Misfire,
+    OnExcluded,
+    Overlap,
+    Source,
+)
 
 DEFINITION = tuple(field.name for field in fields(JobDefinition))
-_DURATIONS = ("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit")
+_DURATIONS = ("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit", "jitter")
+_CHOICES = {
+    "overlap": Overlap,
+    "misfire": Misfire,
+    "dst": Dst,
+    "day_mode": DayMode,
+    "on_excluded": OnExcluded,
+}
 
 
 def to_columns(definition: JobDefinition) -> dict[str, Any]:
@@ -20,7 +38,7 @@ def to_columns(definition: JobDefinition) -> dict[str, Any]:
 
 
 def to_column(value: Any) -> Any:
-    """One definition field as a column value; also its form in JSON."""
+    """One definition field as a column value."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Enum):
@@ -32,14 +50,26 @@ def to_column(value: Any) -> Any:
     return value
 
 
+def to_json(definition: JobDefinition) -> dict[str, Any]:
+    """A definition as JSON."""
+    return {name: json_value(getattr(definition, name)) for name in DEFINITION}
+
+
+def json_value(value: Any) -> Any:
+    """One definition field, or its column value, as JSON."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return to_column(value)
+
+
 def definition_of(row: Any) -> JobDefinition:
     """The definition in a row."""
     values = {name: getattr(row, name) for name in DEFINITION}
     for name in _DURATIONS:
         if values[name] is not None:
             values[name] = timedelta(seconds=values[name])
-    values["overlap"] = Overlap(values["overlap"])
-    values["misfire"] = Misfire(values["misfire"])
+    for name, kind in _CHOICES.items():
+        values[name] = kind(values[name])
     return JobDefinition(**values)
 
 
@@ -68,6 +98,9 @@ def from_row(row: Any) -> Job:
         created_at=row.created_at,
         updated_at=row.updated_at,
         anchor=row.anchor,
+        planned_count=row.planned_count,
+        inactive_since=row.inactive_since,
+        timing_since=row.timing_since,
         operator_fields=operator_fields(row),
     )
 
@@ -79,5 +112,5 @@ def operator_fields(row: Any) -> tuple[str, ...]:
     return tuple(
         name
         for name in DEFINITION
-        if name in row.code_definition and row.code_definition[name] != to_column(getattr(row, name))
+        if name in row.code_definition and row.code_definition[name] != json_value(getattr(row, name))
     )

@@ -17,7 +17,8 @@ from celery_sched.model import (
     Source,
     Token,
 )
-from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, RunStatus
+from celery_sched.rules.transitions import ACTIVE, FAILURES, FINISHED_RUNS, RunStatus
+from celery_sched.rules.upcoming import OVER, schedule_of
 from celery_sched.store.engine import Tx
 from celery_sched.store.job_forms import to_columns
 from celery_sched.store.tables import job, run
@@ -62,7 +63,7 @@ def add(
     next_run_at: datetime | None,
     code_definition: Mapping[str, Any] | None = None,
 ) -> JobId:
-    """Insert a job."""
+    """Insert a job. It counts from now (``anchor``)."""
     result = tx.execute(
         insert(job).values(
             app=app,
@@ -74,6 +75,7 @@ def add(
             status_reason=status_reason,
             version=1,
             next_run_at=next_run_at,
+            inactive_since=None if status is JobStatus.ACTIVE else now,
             created_at=now,
             updated_at=now,
         )
@@ -146,18 +148,19 @@ def count_due(tx: Tx, app: str, now: datetime) -> int:
 
 @dataclass(frozen=True)
 class Advance:
-    """Where a planned job goes on: its next instant, its mark, how many occurrences did not run."""
+    """Where a planned job goes on: its next instant, its mark, how many occurrences run and how many do not."""
 
     job_id: JobId
     version: int
     next_run_at: datetime | None
     mark: datetime | None
+    planned: int = 0
     skipped: int = 0
     status: JobStatus = JobStatus.ACTIVE
     reason: str | None = None
 
 
-def advance(tx: Tx, moves: Sequence[Advance]) -> int:
+def advance(tx: Tx, now: datetime, moves: Sequence[Advance]) -> int:
     """Move planned jobs on; return how many matched. One whose definition changed (its version) does not."""
     if not moves:
         return 0
@@ -167,7 +170,9 @@ def advance(tx: Tx, moves: Sequence[Advance]) -> int:
         .values(
             next_run_at=bindparam("its_next"),
             last_scheduled_for=bindparam("its_mark"),
+            planned_count=job.c.planned_count + bindparam("its_planned"),
             skipped_count=job.c.skipped_count + bindparam("its_skipped"),
+            inactive_since=bindparam("its_end"),
             status=bindparam("its_status"),
             status_reason=bindparam("its_reason"),
             version=job.c.version + 1,
@@ -179,13 +184,48 @@ def advance(tx: Tx, moves: Sequence[Advance]) -> int:
             "its_version": move.version,
             "its_next": move.next_run_at,
             "its_mark": move.mark,
+            "its_planned": move.planned,
             "its_skipped": move.skipped,
+            "its_end": None if move.status is JobStatus.ACTIVE else now,
             "its_status": move.status.value,
             "its_reason": move.reason,
         }
         for move in moves
     ]
     return tx.execute(statement, rows).rowcount
+
+
+def rearm(tx: Tx, now: datetime, ids: Collection[JobId]) -> None:
+    """Runs of these jobs (locked by the caller) have ended: those with an ``after`` schedule go on from now.
+
+    One that has another active run waits for the end of that.
+    """
+    rows = tx.execute(
+        select(job).where(
+            job.c.id.in_(set(ids)),
+            job.c.status == JobStatus.ACTIVE.value,
+            func.lower(job.c.schedule).like("after %"),
+            ~select(1)
+            .where(run.c.job_id == job.c.id, run.c.status.in_([status.value for status in ACTIVE]))
+            .exists(),
+        )
+    ).all()
+    moves = []
+    for row in rows:
+        status, reason, upcoming = JobStatus.ACTIVE, None, None
+        try:
+            upcoming = schedule_of(row).next_after(now)
+            if upcoming is None:
+                status, reason = JobStatus.EXPIRED, OVER
+        except Exception as error:  # a job's bad schedule must not undo how its run ended
+            status, reason = JobStatus.ERROR, f"{type(error).__name__}: {error}"
+        moves.append(
+            Advance(
+                JobId(row.id), row.version, upcoming, row.last_scheduled_for, status=status, reason=reason
+            )
+        )
+    if advance(tx, now, moves) != len(moves):
+        raise RuntimeError("a job was not locked while its run ended")
 
 
 def take(tx: Tx, now: datetime, claims: Mapping[JobId, tuple[int, Token | None, RunId | None]]) -> int:

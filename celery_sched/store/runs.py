@@ -120,16 +120,39 @@ def existing_keys(tx: Tx, keys: Collection[str]) -> set[str]:
     return set(tx.execute(select(run.c.occurrence_key).where(run.c.occurrence_key.in_(keys))).scalars())
 
 
-def active_by_job(tx: Tx, jobs: Collection[JobId]) -> dict[JobId, tuple[int, RunId]]:
-    """How many active runs each job has, and one of them."""
+@dataclass(frozen=True)
+class Active:
+    """The active runs of a job: how many, and one of them; those of a backfill apart."""
+
+    count: int = 0
+    one: RunId | None = None
+    backfill: int = 0
+    """Runs of a backfill that are not finished."""
+    behind_backfill: bool = False
+    """One of them is dispatched or running."""
+
+
+def active_by_job(tx: Tx, jobs: Collection[JobId]) -> dict[JobId, Active]:
+    """The active runs of these jobs; a job that has none is left out."""
     if not jobs:
         return {}
+    regular = run.c.backfill_id.is_(None)
+    held = run.c.status.in_([status.value for status in HELD])
     rows = tx.execute(
-        select(run.c.job_id, func.count(), func.min(run.c.id))
+        select(
+            run.c.job_id,
+            func.sum(case((regular, 1), else_=0)),
+            func.min(case((regular, run.c.id))),
+            func.sum(case((regular, 0), else_=1)),
+            func.sum(case((~regular & held, 1), else_=0)),
+        )
         .where(run.c.job_id.in_(jobs), run.c.status.in_([status.value for status in ACTIVE]))
         .group_by(run.c.job_id)
     )
-    return {JobId(job_id): (count, RunId(one)) for job_id, count, one in rows}
+    return {
+        JobId(job_id): Active(int(count), None if one is None else RunId(one), int(backfill), behind > 0)
+        for job_id, count, one, backfill, behind in rows
+    }
 
 
 def lock(tx: Tx, match: ColumnElement[bool], *, skip_locked: bool = False) -> Sequence[Row[Any]]:

@@ -74,6 +74,8 @@ def settle(
             matched += count
             jobs.count_outcomes(tx, now, [(s.job_id, s.status) for s in group])
             jobs.unlock(tx, [(s.job_id, s.key.token) for s in group])
+    if matched:
+        jobs.rearm(tx, now, {s.job_id for s in settlements})
     return matched
 
 
@@ -93,6 +95,7 @@ def settle_waiting(
     if count != len(rows):
         raise RuntimeError(f"{count} of {len(rows)} locked queued runs matched while settling")
     jobs.count_outcomes(tx, now, [(JobId(row.job_id), status) for row in rows])
+    jobs.rearm(tx, now, {JobId(row.job_id) for row in rows})
     return count
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator
@@ -86,6 +87,14 @@ job = Table(
     Column("task", String(255), nullable=False),
     Column("schedule", String(1000), nullable=False),
     Column("timezone", String(64), nullable=False),
+    Column("dst", String(20), nullable=False, server_default="vixie"),
+    Column("day_mode", String(20), nullable=False, server_default="or"),
+    Column("start_at", Instant),
+    Column("end_at", Instant),
+    Column("max_runs", Integer),
+    Column("jitter", Double),
+    Column("exclude", JSON, nullable=False, server_default=text("'[]'")),
+    Column("on_excluded", String(20), nullable=False, server_default="skip"),
     Column("args", JSON, nullable=False),
     Column("kwargs", JSON, nullable=False),
     Column("options", JSON, nullable=False),
@@ -112,6 +121,9 @@ job = Table(
     Column("version", Integer, nullable=False, server_default="1"),
     Column("next_run_at", Instant),
     Column("last_scheduled_for", Instant),
+    Column("planned_count", BigInteger, nullable=False, server_default="0"),  # what `max_runs` looks at
+    Column("inactive_since", Instant),  # NULL while it is active
+    Column("timing_since", Instant),  # when its times were last defined; NULL: since it was made
     # the lock
     Column("lock_token", String(36)),
     Column("locked_by", String(36)),
@@ -147,6 +159,7 @@ run = Table(
     Column("trigger_kind", String(20), nullable=False),
     Column("scheduled_for", Instant, nullable=False),
     Column("occurrence_key", String(64)),
+    Column("backfill_id", String(36)),
     Column("status", String(20), nullable=False),
     Column("reason", String(1000)),
     Column("args", JSON),  # NULL: the job's, read when the run is claimed
@@ -186,6 +199,7 @@ run = Table(
     Index(None, "app", "status", "ready_at", "expires_at"),  # what is outdated too, from the index alone
     Index(None, "app", "status", "lease_expires_at"),
     Index(None, "job_id", "status"),
+    Index(None, "backfill_id", "status"),
     # the newest runs, of one job too, however rare it is; the whole order: MariaDB would sort all history
     Index(None, "app", "queued_at", "scheduled_for"),
     Index(None, "app", "job", "queued_at", "scheduled_for"),
@@ -260,11 +274,42 @@ app = Table(
     Column("app", String(100), primary_key=True),
     Column("last_pass_at", Instant),
     Column("sweep_not_before", Instant),
+    Column("down_from", Instant),  # the last time that no scheduler passed: from its last pass
+    Column("back_at", Instant),  # to the first one after
     Column("swept", BigInteger, nullable=False, server_default="0"),
     Column("dispatched", BigInteger, nullable=False, server_default="0"),
     Column("at_capacity", BigInteger, nullable=False, server_default="0"),
     Column("lock_lost", BigInteger, nullable=False, server_default="0"),
     Column("late_settlers", BigInteger, nullable=False, server_default="0"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+backfill = Table(
+    "sched_backfill",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("job", String(200), nullable=False),
+    Column("from_at", Instant, nullable=False),
+    Column("to_at", Instant, nullable=False),
+    Column("at", Instant, nullable=False),  # everything up to here is dealt with
+    Column("max_concurrent", Integer, nullable=False),
+    Column("reprocess", String(20), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", Text),
+    Column("total", BigInteger, nullable=False),
+    Column("created_count", BigInteger, nullable=False, server_default="0"),
+    Column("again_count", BigInteger, nullable=False, server_default="0"),
+    Column("left_count", BigInteger, nullable=False, server_default="0"),
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", String(255), nullable=False),
+    Column("finished_at", Instant),
+    Index(None, "app", "status"),
+    CheckConstraint("max_concurrent >= 1", name="one_or_more"),
+    CheckConstraint("(finished_at IS NULL) = (status = 'running')", name="finished_iff_ended"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, delete, insert, select, update
 from celery_sched import runtime
 from celery_sched.client import client as proxy
 from celery_sched.errors import AlreadyExists, InvalidValue, NotFound, SchedulerError
-from celery_sched.model import JobDefinition, JobStatus, Misfire, Overlap, Source
+from celery_sched.model import DayMode, Dst, JobDefinition, JobStatus, Misfire, OnExcluded, Overlap, Source
 from celery_sched.store.tables import job as job_table
 from tests.flow.stage import Stage, somebody_waits
 from tests.private_server import wait_until
@@ -25,6 +25,14 @@ SECOND, MINUTE, HOUR, DAY = (timedelta(seconds=n) for n in (1, 60, 3600, 86_400)
 NOON = datetime(2026, 2, 2, 12, 0, tzinfo=UTC)
 EVERYTHING: dict[str, Any] = {
     "timezone": "Europe/Berlin",
+    "dst": "literal",
+    "day_mode": "and",
+    "start_at": datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+    "end_at": datetime(2999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    "max_runs": 2_000_000_000,
+    "jitter": 0.000001,
+    "exclude": ["weekly:sat,sun", "dates:2026-12-24"],
+    "on_excluded": "next_business_day",
     "args": [1, "ä", None],
     "kwargs": {"deep": [{"x": 1.5}]},
     "options": {"queue": "slow", "priority": 0, "headers": {"h": "1"}},
@@ -62,7 +70,7 @@ def each_stage(database_url: str, tmp_path: Path) -> Iterator[Stage]:
 def test_the_least_that_makes_a_job(stage: Stage) -> None:
     """Name, task and schedule are enough; the job waits for its first occurrence; an audit line says who."""
     added = stage.client.add("job", task="t", schedule="0 * * * *", by="ada")
-    assert JobDefinition("job", "t", "0 * * * *", args=[]) == added.definition
+    assert JobDefinition("job", "t", "0 * * * *", args=[], exclude=[]) == added.definition
     assert (JobStatus.ACTIVE, None, Source.OPERATOR) == (added.status, added.status_reason, added.source)
     assert (NOON + HOUR, None, 1) == (added.next_run_at, added.last_scheduled_for, added.version)
     assert added == stage.client.get("job") == stage.client.list()[0]
@@ -83,6 +91,10 @@ def test_every_field_is_kept_exactly(each_stage: Stage) -> None:
         "every 1h",
         **{
             **EVERYTHING,
+            "dst": Dst.LITERAL,
+            "day_mode": DayMode.AND,
+            "jitter": timedelta(microseconds=1),
+            "on_excluded": OnExcluded.NEXT_BUSINESS_DAY,
             "overlap": Overlap.QUEUE,
             "misfire": Misfire.ALL,
             "misfire_grace": timedelta(milliseconds=100),

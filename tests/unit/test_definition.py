@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_sched.errors import InvalidValue
-from celery_sched.model import JobDefinition, Misfire, Overlap
+from celery_sched.model import DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
 from celery_sched.rules.definition import checked, plain
 
 GOOD: dict[str, Any] = {"name": "nightly", "task": "app.tasks.nightly", "schedule": "30 2 * * *"}
@@ -21,7 +21,7 @@ CYCLE.append(CYCLE)
 
 def test_the_least() -> None:
     """Name, task and schedule are enough; the rest are the defaults of the model."""
-    assert JobDefinition(**GOOD, args=[]) == checked(**GOOD)
+    assert JobDefinition(**GOOD, args=[], exclude=[]) == checked(**GOOD)
 
 
 def test_every_field_has_one_form() -> None:
@@ -29,6 +29,14 @@ def test_every_field_has_one_form() -> None:
     once = checked(
         **GOOD,
         timezone="Europe/Berlin",
+        dst="literal",
+        day_mode="and",
+        start_at="2026-01-31T09:00",
+        end_at=datetime(2026, 12, 31, 12, tzinfo=timezone(timedelta(hours=2))),
+        max_runs=3,
+        jitter="90s",
+        exclude="weekly:sat,sun",
+        on_excluded="next_business_day",
         args=(1, (2, "x")),
         kwargs={"deep": {"a": (None, True)}},
         options={"queue": "slow", "priority": 3, "headers": {"tenant": "a"}},
@@ -49,6 +57,14 @@ def test_every_field_has_one_form() -> None:
     expected = JobDefinition(
         **GOOD,
         timezone="Europe/Berlin",
+        dst=Dst.LITERAL,
+        day_mode=DayMode.AND,
+        start_at=datetime(2026, 1, 31, 8, tzinfo=UTC),
+        end_at=datetime(2026, 12, 31, 10, tzinfo=UTC),
+        max_runs=3,
+        jitter=timedelta(seconds=90),
+        exclude=["weekly:sat,sun"],
+        on_excluded=OnExcluded.NEXT_BUSINESS_DAY,
         args=[1, [2, "x"]],
         kwargs={"deep": {"a": [None, True]}},
         options={"queue": "slow", "priority": 3, "headers": {"tenant": "a"}},
@@ -71,7 +87,24 @@ def test_every_field_has_one_form() -> None:
 
 
 REFUSED = [
-    ({"schedule": "after 5m"}, "schedule", "`every ...`"),
+    ({"schedule": "after 5m | @daily"}, "schedule", "after"),
+    ({"schedule": []}, "schedule", "a schedule is"),
+    ({"dst": "vixi"}, "dst", "Did you mean vixie"),
+    ({"day_mode": "both"}, "day_mode", "one of or, and"),
+    ({"start_at": "tomorrow"}, "start_at", "ISO 8601"),
+    ({"start_at": 5}, "start_at", "ISO 8601"),
+    ({"start_at": "2026-02-01", "end_at": "2026-01-31"}, "end_at", "not before start_at"),
+    ({"max_runs": 0}, "max_runs", "from 1 to"),
+    ({"max_runs": True}, "max_runs", "from 1 to"),
+    ({"jitter": -1}, "jitter", "not negative"),
+    ({"exclude": 5}, "exclude", "a list of calendars"),
+    ({"exclude": ["weekly:mon-sun"]}, "exclude", "exclude every occurrence"),
+    ({"on_excluded": "run"}, "on_excluded", "one of skip, next_business_day"),
+    (
+        {"schedule": "* * * * *", "exclude": ["weekly:sat,sun"], "on_excluded": "next_business_day"},
+        "on_excluded",
+        "24 times a day",
+    ),
     ({"name": ""}, "name of a job", "1 to 200"),
     ({"name": " x"}, "name of a job", "blanks"),
     ({"name": "a\nb"}, "name of a job", "control"),

@@ -11,7 +11,7 @@ from celery_sched.model import Misfire
 from celery_sched.rules import misfire
 from celery_sched.rules.misfire import MOST_CATCH_UP, SHOWN, SKIP_GRACE, Due, Gap, decide
 from celery_sched.rules.schedules import Schedule, parse
-from celery_sched.rules.upcoming import next_run_at
+from celery_sched.rules.upcoming import next_occurrence
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(seconds=n) for n in (1, 60, 3600, 86_400))
 YEAR = 365 * DAY
@@ -299,7 +299,7 @@ def test_an_instant_set_by_hand_is_missed_like_any_other() -> None:
 )
 def test_after_an_edit_or_a_resume(schedule: str, zone: str, mark: str, now: str, following: str) -> None:
     """A22, A26, A27: the next instant lies after the later of now and the mark: no edit fires a job."""
-    found = next_run_at(
+    found = next_occurrence(
         parse(schedule, tz=zone), now=at(now), mark=at(mark), run_immediately=True, never_ran=False
     )
     assert at(following) == found
@@ -309,7 +309,9 @@ def test_run_immediately_starts_a_job_that_never_ran() -> None:
     """`run_immediately`: `next_run_at` of a new job starts as now; without it as the next occurrence."""
     schedule = parse("0 * * * *")
     for immediately, expected in ((True, at("10:30")), (False, at("11:00"))):
-        found = next_run_at(schedule, now=at("10:30"), mark=None, run_immediately=immediately, never_ran=True)
+        found = next_occurrence(
+            schedule, now=at("10:30"), mark=None, run_immediately=immediately, never_ran=True
+        )
         assert expected == found
 
 
@@ -341,7 +343,9 @@ def test_a29_one_off_jobs_run_once() -> None:
     for policy in POLICIES:
         due = decide(schedule, policy=policy, due_at=at("10:00"), now=at("10:00:01"), **WHOLE)
         assert Due(ats("10:00"), (), None, at("10:00"), None) == due
-    later = next_run_at(schedule, now=at("12:00"), mark=at("10:00"), run_immediately=True, never_ran=False)
+    later = next_occurrence(
+        schedule, now=at("12:00"), mark=at("10:00"), run_immediately=True, never_ran=False
+    )
     assert None is later
 
 
