@@ -1,17 +1,17 @@
 """A second, slow reading of Debian cron's rule: look at every real minute of a window, one after the other.
 
 Shares nothing with celery_sched: it reads the fields term by term and asks each date whether it matches.
-Also makes the random expressions and windows on which the two readings are compared.
+Also makes the random expressions on which the two readings are compared (cron_compare.py).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
@@ -80,11 +80,26 @@ def weekday_term(term: str, day: date) -> bool:
     return sum(same_month(day, -7 * weeks) for weeks in range(5)) == int(k) if k else not same_month(day, 7)
 
 
+class Rule(Protocol):
+    """What a window asks of an expression; also made by quartz_oracle.py."""
+
+    @property
+    def minutes(self) -> set[int]: ...
+    @property
+    def hours(self) -> set[int]: ...
+    @property
+    def seconds(self) -> set[int]: ...
+    def on_day(self, day: date) -> bool: ...
+    def wildcard(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Expression:
     """Five fields, read on demand."""
 
     text: str
+    day_mode: str = "or"
+    seconds = frozenset({0})
 
     @cached_property
     def fields(self) -> list[str]:
@@ -94,8 +109,16 @@ class Expression:
     def plain(self) -> list[set[int]]:
         return [values(field, *bounds) for field, bounds in zip(self.fields, BOUNDS, strict=True)]
 
+    @property
+    def minutes(self) -> set[int]:
+        return self.plain[0]
+
+    @property
+    def hours(self) -> set[int]:
+        return self.plain[1]
+
     def on_day(self, day: date) -> bool:
-        """R3: both day fields, or either if neither begins with a star."""
+        """R3: both day fields, or either if neither begins with a star and the mode is cron's."""
         if day.month not in self.plain[3]:
             return False
         dom, dow = self.fields[2], self.fields[4]
@@ -105,7 +128,9 @@ class Expression:
         by_weekday = weekday(day) in {value % 7 for value in self.plain[4]} or any(
             weekday_term(term, day) for term in dow.split(",") if "#" in term or "L" in term
         )
-        return (by_date or by_weekday) if "*" not in (dom[0], dow[0]) else (by_date and by_weekday)
+        if self.day_mode == "or" and "*" not in (dom[0], dow[0]):
+            return by_date or by_weekday
+        return by_date and by_weekday
 
     def wildcard(self) -> bool:
         return self.fields[0][0] == "*" or self.fields[1][0] == "*"
@@ -116,52 +141,54 @@ class Window:
 
     def __init__(self, zone: str, start: datetime, days: int) -> None:
         self.zone, self.start, self.end = zone, start, start + timedelta(days=days)
-        self.minutes: list[datetime] = []
-        self.walls: list[int] = []  # minutes since 1970 on the local clock
-        self.changes: list[datetime] = []
-        tz, now = ZoneInfo(zone), start - ONE_DAY
-        epoch = datetime.fromisoformat("1970-01-01")
-        while now < self.end:
-            self.minutes.append(now)
-            self.walls.append((now.astimezone(tz).replace(tzinfo=None) - epoch) // MINUTE)
-            if len(self.walls) > 1 and self.walls[-1] - self.walls[-2] != 1:
-                self.changes.append(now)
-            now += MINUTE
+        self.first = start - ONE_DAY
+        self.walls: list[int] = []  # minutes since 1970 on the local clock, by place
+        self.places: dict[int, list[int]] = {}  # where a wall time comes: twice, if the clock goes back
+        tz, begin = ZoneInfo(zone), int(self.first.timestamp()) // 60
+
+        def offset(place: int) -> int:
+            found = datetime.fromtimestamp((begin + place) * 60, tz).utcoffset()
+            assert found is not None
+            return found // MINUTE
+
+        for hour in range(0, (self.end - self.first) // MINUTE, 60):
+            # No zone changes twice within an hour: where both ends agree the minutes between do too.
+            same = offset(hour) == offset(hour + 60)
+            shown = [offset(hour)] * 60 if same else [offset(hour + minute) for minute in range(60)]
+            self.walls += [begin + hour + minute + shown[minute] for minute in range(60)]
+        for place, wall in enumerate(self.walls):
+            self.places.setdefault(wall, []).append(place)
+        jumps = enumerate(pairwise(self.walls), 1)
+        self.jumps = [place for place, (before, wall) in jumps if wall - before != 1]
+        self.changes = [self.first + place * MINUTE for place in self.jumps]
         self.days = {wall // 1440 for wall in self.walls}
-        self.times = [(wall // 1440, wall % 1440) for wall in self.walls]
 
-    def due(self, text: str, *, literal: bool = False) -> list[datetime]:
-        """The real minutes at which the expression is due, by R5 and R6 (or in the literal way)."""
-        expression = Expression(text)
-        day_matches: dict[int, bool] = {}
-        for wall_day in self.days:
-            for day in (wall_day - 1, wall_day, wall_day + 1):
-                day_matches[day] = expression.on_day(EPOCH_DAY + timedelta(days=day))
-        minutes, hours = expression.plain[0], expression.plain[1]
-        time_matches = [minute % 60 in minutes and minute // 60 in hours for minute in range(1440)]
+    def due(self, rule: Rule, *, literal: bool = False) -> list[int]:
+        """The real minutes since the start at which the rule is due, by R5 and R6 (or in the literal way)."""
+        near = {day + by for day in self.days for by in (-1, 0, 1)}
+        on_days = {day for day in near if rule.on_day(EPOCH_DAY + timedelta(days=day))}
+        times = [
+            minute for minute in range(1440) if minute % 60 in rule.minutes and minute // 60 in rule.hours
+        ]
+        walls = {day * 1440 + time for day in on_days for time in times}
+        found = {place for wall in walls for place in self.places.get(wall, ())}
+        if literal or not rule.wildcard():
+            self._change_clocks(found, walls, literal)
+        before = (self.start - self.first) // MINUTE
+        return sorted(place - before for place in found if place >= before)
 
-        def matches(wall: int) -> bool:
-            return time_matches[wall % 1440] and day_matches[wall // 1440]
-
-        found = {
-            place for place, (day, time) in enumerate(self.times) if time_matches[time] and day_matches[day]
-        }
-        if literal or not expression.wildcard():
-            self._change_clocks(found, matches, literal)
-        return [self.minutes[place] for place in sorted(found) if self.minutes[place] >= self.start]
-
-    def _change_clocks(self, found: set[int], matches: Callable[[int], bool], literal: bool) -> None:
+    def _change_clocks(self, found: set[int], allowed: set[int], literal: bool) -> None:
         seen: set[int] = set()
-        for place, (before, wall) in enumerate(pairwise(self.walls), 1):
+        for place, stop in pairwise([*self.jumps, len(self.walls)]):
+            before, wall = self.walls[place - 1], self.walls[place]
             jump = wall - before - 1
             if jump < 0 and (literal or jump > -180):  # R6b
                 seen |= set(range(wall, before + 1))
             elif abs(jump) >= 180 and not literal:  # R6c
                 seen.clear()
-            elif jump > 0 and not literal and any(matches(minute) for minute in range(before + 1, wall)):
+            elif jump > 0 and not literal and any(minute in allowed for minute in range(before + 1, wall)):
                 found.add(place)  # R6a
-            if wall in seen:
-                found.discard(place)
+            found -= {again for again in range(place, stop) if self.walls[again] in seen}
 
 
 def changes_of(zone: str, first: int, last: int) -> list[datetime]:
