@@ -167,11 +167,15 @@ def ruler(within: Frame, width: int, signs: Signs) -> Iterator[str]:
         place, words = left + within.column(change.at), str(change)
         if place + 2 + len(words) <= width:
             yield f"{'':{place}}{signs.change} {words}"
+        elif len(words) < place:
+            yield f"{words:>{place - 1}} {signs.change}"
         else:
-            yield f"{words:>{max(place - 1, 0)}} {signs.change}"
+            yield words
+            yield f"{'':{place}}{signs.change}"
     local = within.now.astimezone(within.zone)
     days = [(within.column(within.now), f"{signs.now} now {local:%a %Y-%m-%d %H:%M}")]
-    days += [(column, f"{wall:%a %m-%d}") for column, wall in _ticks(within, DAY)]
+    label = "%a %m-%d" if timedelta(seconds=DAY) >= 10 * within.slot else "%a %d"
+    days += [(column, f"{wall:{label}}") for column, wall in _ticks(within, DAY)]
     yield f"{'':{left}}{_labelled(days, within.columns)}".rstrip()
     labels = f"{_labelled(_times(within), within.columns):<{within.columns}}"
     yield f"{'job':<{within.names}} {labels} {'count':>{LARGEST_COUNT}}"

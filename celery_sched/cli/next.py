@@ -1,24 +1,34 @@
-"""``sched next``: when a schedule is due. Pure: no database, no broker, no file."""
+"""``sched next``: when a schedule is due. Pure but for ``--job``: no database, no broker, no file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import click
 
 from celery_sched.cli import preview
-from celery_sched.cli.output import clean, console, instant, json_option, print_json, say
+from celery_sched.cli.access import client_of, database_now
+from celery_sched.cli.definition import read_definition, times_options
+from celery_sched.cli.output import instant, json_option, print_json, print_lines, say
 from celery_sched.errors import InvalidValue
-from celery_sched.rules.schedules import check_zone, parse
-from celery_sched.rules.schedules.zones import instant_of_wall
+from celery_sched.model import JobDefinition, JobStatus
+from celery_sched.rules.definition import checked
+from celery_sched.rules.jitter import Jitter
+from celery_sched.rules.schedules import check_zone
+from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
+from celery_sched.rules.upcoming import jitter_for
 
 MOST = 10_000
+NAMELESS = "preview"
 
 
 @click.command("next")
-@click.argument("schedule")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Time zone of the schedule.")
+@click.argument("schedule", required=False)
+@click.option("--job", metavar="NAME", help="Instead of SCHEDULE: a job as it is (reads the database).")
 @click.option(
     "--from",
     "start",
@@ -29,61 +39,102 @@ MOST = 10_000
     "-n", "count", type=click.IntRange(1, MOST), default=5, show_default=True, help="How many instants."
 )
 @click.option(
-    "--name", default="", metavar="JOB", help="The job's name, which H in a cron expression hashes."
+    "--name", default="", metavar="JOB", help="The job's name, which H and the jitter are made from."
 )
-@click.option(
-    "--dst", metavar="POLICY", default="vixie", help="When the clocks change: vixie (default), literal."
-)
-@click.option(
-    "--day-mode",
-    metavar="MODE",
-    default="or",
-    help="Both day fields of a cron expression: or (default), and.",
-)
+@times_options
 @click.option("--details", is_flag=True, help="Print JSON objects: local time, clock changes, notes.")
 @json_option
 @click.pass_context
 def next_command(
     ctx: click.Context,
-    schedule: str,
-    tz: str,
+    /,
+    schedule: str | None,
+    job: str | None,
     start: str | None,
     count: int,
     name: str,
-    dst: str,
-    day_mode: str,
     details: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Show when SCHEDULE is due.
 
     SCHEDULE is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m", "after 5m",
     "once 2026-01-31T09:00:00Z", "rrule:FREQ=DAILY;BYHOUR=9" or "solar:sunset@52.52,13.40".
     """
-    parsed = parse(schedule, tz=tz, name=name, dst=dst, day_mode=day_mode)
-    begin = read_start(start, tz)
-    found = preview.upcoming(parsed, begin, count)
+    fields = read_definition(given)
+    if (schedule is None) == (job is None):
+        raise click.UsageError("give either a SCHEDULE, or --job NAME", ctx)
+    if schedule is not None:
+        definition = read_times(schedule, name, fields)
+        begin = read_start(start, definition.timezone)
+        times = jitter_for(definition, EPOCH)
+        found = preview.upcoming(times.schedule, begin, count)
+    else:
+        if fields or name:
+            raise click.UsageError("--job shows a job with the times that it has: give no others", ctx)
+        definition, times, begin, found = of_job(ctx, str(job), start, count)
     if as_json and not details:
         print_json([instant(when) for when in found])
         return
-    zone = check_zone(tz)
-    known = preview.shown(parsed, zone, begin, found, lambda at: at)
+    zone = check_zone(definition.timezone)
+    known = preview.shown(times.schedule, zone, begin, found, times.due)
     if details:
         print_json([preview.details(one, zone) for one in known])
         return
-    if known:
-        print_lines(ctx, preview.lines(zone, known))
-    if len(found) < count:
+    over = len(found) < count
+    last = found[-1] if found else begin
+    rest = preview.Between([], *(preview.excluded(times.schedule, last, None) if over else ([], 0)))
+    if known or rest.excluded:
+        print_lines(ctx, preview.lines(zone, known, rest))
+    if over:
         say("It is never due again." if not found else "After that it is never due again.")
 
 
-def print_lines(ctx: click.Context, lines: Iterable[preview.Line]) -> None:
-    """Print lines as they are: never wrapped, so that what belongs together stays in one line."""
-    from rich.text import Text
+def read_times(schedule: str, name: str, fields: Mapping[str, Any]) -> JobDefinition:
+    """The times of a job that there is not, checked as a job's are.
 
-    to = console(ctx)
-    for text, style in lines:
-        to.print(Text(clean(text), style=style), soft_wrap=True)
+    :raises InvalidValue: as for a job, but of one without a name nothing is said.
+    """
+    fields = dict(fields)
+    if fields.get("jitter") and not name:
+        raise InvalidValue("--jitter", fields["jitter"], "it is made from the job's name", "Give --name too.")
+    if any(term.strip().lower().startswith("ics:") for term in fields.get("exclude", ())):
+        from celery_sched.calendar_files import read_files
+
+        fields["exclude"] = read_files(fields["exclude"], Path.cwd())
+    try:
+        definition = checked(name=name or NAMELESS, task=NAMELESS, schedule=schedule, **fields)
+    except InvalidValue as error:
+        if name:
+            raise
+        what = error.what.removeprefix(f"job {NAMELESS!r}: ")
+        raise InvalidValue(what, error.value, error.allowed, error.hint) from error
+    return replace(definition, name=name)
+
+
+def of_job(
+    ctx: click.Context, name: str, start: str | None, count: int
+) -> tuple[JobDefinition, Jitter, datetime, list[datetime]]:
+    """The times of a job, the instant looked from, and its occurrences after that, the pending one first."""
+    job = client_of(ctx).get(name)
+    definition = job.definition
+    times = jitter_for(definition, job.anchor)
+    if definition.max_runs is not None:
+        count = min(count, max(definition.max_runs - job.planned_count, 0))
+    if start is not None:
+        begin = read_start(start, definition.timezone)
+        return definition, times, begin, preview.upcoming(times.schedule, begin, count)
+    now = database_now(ctx)
+    if job.status is not JobStatus.ACTIVE:
+        say(f"{name} is {job.status.value}. This is what its schedule says:")
+        return definition, times, now, preview.upcoming(times.schedule, now, count)
+    if job.next_run_at is None or not count:
+        return definition, times, now, []
+    first = times.occurrence_of(job.next_run_at)
+    if times.schedule.kind == "after":
+        return definition, times, now, [first]  # what follows is known when that run has ended
+    return definition, times, now, [first, *preview.upcoming(times.schedule, first, count - 1)]
 
 
 def read_start(text: str | None, tz: str) -> datetime:

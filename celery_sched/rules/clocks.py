@@ -9,9 +9,12 @@ from zoneinfo import ZoneInfo
 
 from celery_sched.rules.schedules import Schedule
 from celery_sched.rules.schedules.base import as_utc
+from celery_sched.rules.schedules.bounded import Bounded
 from celery_sched.rules.schedules.cron import Cron
+from celery_sched.rules.schedules.excluding import Excluding
 from celery_sched.rules.schedules.once import Once
 from celery_sched.rules.schedules.rrule import Rrule
+from celery_sched.rules.schedules.union import Union
 from celery_sched.rules.schedules.zones import instant_of, seconds_of, stretches
 
 _INSTANT = timedelta(microseconds=1)
@@ -60,9 +63,9 @@ def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change
     for stretch in stretches(zone, seconds_of(start), seconds_of(end) + 1):
         if before is not None:
             at = instant_of(stretch.start)
-            names = [when.astimezone(zone).tzname() or "" for when in (at - _INSTANT, at)]
-            offsets = [timedelta(seconds=offset) for offset in (before, stretch.offset)]
-            yield Change(at, *offsets, *names)
+            names = tuple(when.astimezone(zone).tzname() or "" for when in (at - _INSTANT, at))
+            old, new = timedelta(seconds=before), timedelta(seconds=stretch.offset)
+            yield Change(at, old, new, names[0], names[1])
         before = stretch.offset
 
 
@@ -102,7 +105,12 @@ def _length(shift: timedelta) -> str:
 
 def _having(schedule: Schedule, occurrence: datetime) -> Iterator[Schedule]:
     """The schedules of one text, among those that make up this one, that have the occurrence."""
-    if schedule.next_after(occurrence - _INSTANT) == occurrence:
+    if isinstance(schedule, Bounded | Excluding):
+        yield from _having(schedule.base, occurrence)
+    elif isinstance(schedule, Union):
+        for member in schedule.members:
+            yield from _having(member, occurrence)
+    elif schedule.next_after(occurrence - _INSTANT) == occurrence:
         yield schedule
 
 
