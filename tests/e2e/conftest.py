@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,13 @@ import pytest
 from tests.e2e.deployment import Deployment
 from tests.e2e.launch import start
 from tests.e2e.scale import SCALED
-from tests.e2e.site import Site
+from tests.e2e.site import Kind, MakeSite, Site, Start
 
-pytest.register_assert_rewrite("tests.e2e.measurements", "tests.e2e.caps", "tests.e2e.faults")
+pytest.register_assert_rewrite(
+    "tests.e2e.measurements", "tests.e2e.caps", "tests.e2e.faults", "tests.e2e.accounted"
+)
+CALM = replace(SCALED, lease=15)
+"""For tests of times, not of leases: a busy machine does not run into the sessions' time-outs (a third)."""
 
 
 @pytest.fixture
@@ -43,6 +48,29 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
             print(made.report())
     finally:
         made.close()
+
+
+@pytest.fixture
+def make_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeSite]:
+    """Makes deployments, also several side by side, with a lease that is long beside a busy machine."""
+    made: list[Site] = []
+
+    def make(kind: Kind, start: Start = start) -> Site:
+        database = None
+        if kind == "postgres":
+            database = request.getfixturevalue("postgres")
+            request.getfixturevalue("redis_server")  # skips where Redis is missing
+        made.append(Site(kind, tmp_path / f"site{len(made)}", CALM, start, database))
+        return made[-1]
+
+    try:
+        yield make
+        if request.node.stash.get(FAILED, False):
+            for site in made:
+                print(site.report())
+    finally:
+        for site in made:
+            site.close()
 
 
 FAILED = pytest.StashKey[bool]()

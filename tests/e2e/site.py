@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.servers import RedisServer
 Kind = Literal["postgres", "embedded"]
 Start = Callable[..., Any]
 """(role, arguments, env, folder) -> a started container: `tests.e2e.launch`."""
+MakeSite = Callable[..., "Site"]
+"""(kind, start=...) -> a new deployment: the fixture `make_site`."""
 
 
 @dataclass(frozen=True)
@@ -120,25 +122,32 @@ class Site:
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def scheduler(self, **settings: Any) -> SchedulerNode:
-        """Start one scheduler; ``settings`` are its own."""
-        node: SchedulerNode = self.schedulers(1, **settings)[0]
+    def scheduler(self, *, env: Mapping[str, str] | None = None, **settings: Any) -> SchedulerNode:
+        """Start one scheduler; ``settings`` and environment are its own."""
+        node: SchedulerNode = self.schedulers(1, env=env, **settings)[0]
         return node
 
-    def schedulers(self, count: int, **settings: Any) -> CeleryTestCluster:
+    def schedulers(
+        self, count: int, *, env: Mapping[str, str] | None = None, **settings: Any
+    ) -> CeleryTestCluster:
         """Start schedulers side by side."""
-        made = [SchedulerNode(self._launch("scheduler", (), settings)) for _ in range(count)]
+        made = [SchedulerNode(self._launch("scheduler", (), settings, env)) for _ in range(count)]
         return self._ready(CeleryTestCluster(*made))
 
-    def worker(self, *arguments: str, **settings: Any) -> CeleryTestWorker:
+    def worker(
+        self, *arguments: str, env: Mapping[str, str] | None = None, **settings: Any
+    ) -> CeleryTestWorker:
         """Start one worker with these arguments of ``celery worker``."""
-        made = CeleryTestWorker(self._launch("worker", arguments, settings), self._app)
+        made = CeleryTestWorker(self._launch("worker", arguments, settings, env), self._app)
         return self._ready(CeleryWorkerCluster(made))[0]
 
-    def _launch(self, role: str, arguments: Sequence[str], settings: dict[str, Any]) -> Any:
+    def _launch(
+        self, role: str, arguments: Sequence[str], settings: dict[str, Any], own: Mapping[str, str] | None
+    ) -> Any:
         env = {
             "E2E_SETTINGS": json.dumps({**self.settings, **settings}),
             "E2E_FOLDER": str(self.folder),
+            **(own or {}),
         }
         container = self._start(role, arguments, env, self.folder)
         self.nodes.append(container)
