@@ -196,7 +196,10 @@ def _zone(start: Any, recurring: bool) -> str | None:
 
 
 def _after(start: Any, duration: Any) -> Any:
-    """RFC 5545: days of a DURATION are days of the calendar, the rest is exact; no end: a day, or nothing."""
+    """RFC 5545: days of a DURATION are days of the calendar, the rest is exact; no end: a day, or nothing.
+
+    (icalendar does not tell PT24H from P1D: it is a day.)
+    """
     if duration is None:
         return start if isinstance(start, datetime) else start + timedelta(days=1)
     end = start + timedelta(days=duration.dt.days)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import date, datetime
+from enum import StrEnum
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_sched.model import Misfire, Overlap
+from celery_sched.calendar_files import read_files
+from celery_sched.model import Misfire, OnExcluded, Overlap
+from celery_sched.rules.calendars import read_calendar
+from celery_sched.rules.calendars.texts import KINDS
 from celery_sched.rules.schedules import between, parse
 from celery_sched.rules.schedules.cronfields import MACROS
 from celery_sched.rules.schedules.solar import EVENTS
@@ -64,7 +69,22 @@ def test_there_are_instants_to_compare() -> None:
     assert len(EXAMPLES) > 30
 
 
-@pytest.mark.parametrize(("heading", "policies"), [("`misfire`", Misfire), ("`overlap`", Overlap)])
-def test_every_policy_is_explained(heading: str, policies: type[Misfire] | type[Overlap]) -> None:
-    """The two tables of policies have a row for each policy and no other."""
+def test_every_calendar_is_read(tmp_path: Path) -> None:
+    """Each term of the table excludes something in 2026, and no kind is left out."""
+    (tmp_path / "PATH").write_text(
+        "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;VALUE=DATE:20260105\nEND:VEVENT\nEND:VCALENDAR\n"
+    )
+    terms = [row[0].strip("`") for row in rows("calendar")]
+    assert set(KINDS) == {term.partition(":")[0] for term in terms}
+    for term, stored in zip(terms, read_files(terms, tmp_path), strict=True):
+        calendar = read_calendar(stored, ZoneInfo("Europe/Berlin"))
+        assert term == calendar.text
+        assert calendar.spans(date(2026, 1, 1), date(2026, 12, 31)), term
+
+
+@pytest.mark.parametrize(
+    ("heading", "policies"), [("`misfire`", Misfire), ("`overlap`", Overlap), ("`on_excluded`", OnExcluded)]
+)
+def test_every_policy_is_explained(heading: str, policies: type[StrEnum]) -> None:
+    """The tables of policies have a row for each policy and no other."""
     assert {policy.value for policy in policies} == {row[0].split("`")[1] for row in rows(heading)}

@@ -59,7 +59,7 @@ def holidays(text: str, body: str) -> Holidays:
     subdivision = _subdivision(package.country_holidays(country), part)
     if subdivision is None:
         known = package.country_holidays(country).subdivisions
-        near = get_close_matches(part.upper(), known, n=2)
+        near = get_close_matches(part.upper(), known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         hint += f"Parts of {country} are {', '.join(known)}." if known else f"Write holidays:{country}."
         raise InvalidValue("exclusion calendar", text, f"{country} has no part {part!r}", hint)
@@ -79,7 +79,7 @@ def _near_country(package: Any, wanted: str) -> str:
     names = {name: codes[1] for name, codes in package.registry.COUNTRIES.items()}
     name = wanted.lower().replace(" ", "_")
     near = [names[found] for found in get_close_matches(name, names, n=1, cutoff=0.8)]
-    near = near or get_close_matches(wanted.upper(), package.list_supported_countries(), n=3)
+    near = near or get_close_matches(wanted.upper(), package.list_supported_countries(), n=3, cutoff=0.5)
     return f"Did you mean {' or '.join(near)}?" if near else ""
 
 

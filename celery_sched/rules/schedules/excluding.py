@@ -28,10 +28,15 @@ from celery_sched.rules.schedules.zones import DAY, instant_of, instant_of_wall,
 MOVE_DAYS = 100
 """An occurrence that finds no business day within so many days is left out."""
 HORIZON = timedelta(days=30 * 366)
-MOST_STEPS = 4_000
-"""``next_after`` gives up (None) when all occurrences of so many stretches, or of 30 years, are excluded."""
+MOST_STEPS = 10_000
+"""``next_after`` gives up (None) when all occurrences of 30 years, or so many in a row, are excluded.
+
+(Of those in one stretch the search looks at one; if they are to be moved, at those of its last days.)
+"""
 MOST_A_DAY = 24
 _TICK = timedelta(microseconds=1)
+# What lies deeper inside a stretch cannot move out of it.
+_DEEP = timedelta(days=MOVE_DAYS + 3)
 _WEEKEND = frozenset({5, 6})
 
 
@@ -108,6 +113,13 @@ class Excluding:
     def _block(self, at: datetime) -> Block | None:
         return block_at(self.calendars, self.zone, seconds_of(at))
 
+    def _end(self, block: Block) -> datetime:
+        """Where a stretch ends that is cut at New Year, at most a horizon away."""
+        begin, end = block
+        while end - begin < HORIZON.total_seconds() and (further := block_at(self.calendars, self.zone, end)):
+            end = further[1]
+        return instant_of(end)
+
     def _blocks(self, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         found = blocks_in(self.calendars, self.zone, seconds_of(after), seconds_of(until) + 1)
         return ((instant_of(start), instant_of(end)) for start, end in found)
@@ -122,7 +134,7 @@ class Excluding:
             first = first or found
             if found - first > HORIZON:
                 return None
-            after = instant_of(block[1]) - _TICK
+            after = self._end(block) - _TICK
         return None
 
     def _latest_kept(self, after: datetime, until: datetime) -> datetime | None:
@@ -144,7 +156,7 @@ class Excluding:
         while (block := self._block(found)) is not None:
             if found - first > HORIZON:
                 return None
-            found += -((found - instant_of(block[1])) // delay) * delay
+            found += -((found - self._end(block)) // delay) * delay
         return found
 
     def _next_moving(self, after: datetime) -> datetime | None:
@@ -168,8 +180,7 @@ class Excluding:
             target = self._target(found, blocked)
             if target is not None:
                 best = target if best is None else min(best, target)
-            # What lies deep inside a long stretch cannot get out of it.
-            after = max(found, instant_of(block[1]) - (MOVE_DAYS + 3) * ONE_DAY)
+            after = max(found, self._end(block) - _DEEP)
         return best
 
     def _moved_into(self, after: datetime, until: datetime) -> set[datetime]:
@@ -180,11 +191,12 @@ class Excluding:
         return {target for target in targets if target is not None and after < target <= until}
 
     def _dropped(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """The excluded occurrences of the base in (after, until], oldest first."""
+        """The excluded occurrences of the base in (after, until] that could move, oldest first."""
         found = self.base.next_after(after)
         for start, end in self._blocks(after, until):
-            if found is not None and found < start:
-                found = self.base.next_after(start - _TICK)
+            begin = max(start, self._end((seconds_of(start), seconds_of(end))) - _DEEP)
+            if found is not None and found < begin:
+                found = self.base.next_after(begin - _TICK)
             while found is not None and found < end and found <= until:
                 yield found
                 found = self.base.next_after(found)
