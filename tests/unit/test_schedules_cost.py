@@ -10,8 +10,11 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
+from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules import count_in, latest_in, parse
 from celery_sched.rules.schedules.zones import stretches
+from tests.unit.cron_oracle import random_expression
+from tests.unit.quartz_oracle import random_quartz
 
 
 def at(text: str) -> datetime:
@@ -47,6 +50,38 @@ def test_rare_dates_cost_little_more(text: str, tz: str) -> None:
     start = at("2096-03-01T00:00Z") if "29 2" in text else at("2026-01-01T00:00Z")
     rare, minute = parse(text, tz=tz), parse("* * * * *", tz=tz)
     assert cost(lambda: rare.next_after(start)) < 20 * cost(lambda: minute.next_after(start))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["quartz:0 0 0 29 2 ?", "quartz:59 59 23 L-28 2 ? 2072-2099", "quartz:0 0 0 ? 2 1#5"],
+        *["0 0 29 2 1", "0 0 31 */2 fri#5", "59 23 29 2 */3 59", "0 0 15W 2 sun#2,sat#3,mon#3"],
+    ],
+)
+@pytest.mark.parametrize("tz", ["UTC", "America/New_York"])
+def test_rare_dates_of_quartz_and_of_both_day_fields_cost_little_more(text: str, tz: str) -> None:
+    """The same bound where fields are Quartz's, or both day fields must match: up to 40 years ahead."""
+    start = at("2072-03-01T00:00Z")
+    rare, minute = parse(text, tz=tz, day_mode="and"), parse("* * * * *", tz=tz)
+    assert rare.next_after(start) is not None
+    assert cost(lambda: rare.next_after(start)) < 20 * cost(lambda: minute.next_after(start))
+
+
+def test_random_expressions_cost_little_more() -> None:
+    """The bound holds whatever the fields of an expression; of a union for the sum of its parts."""
+    dice, start = random.Random(3), at("2026-03-28T12:00Z")
+    least = cost(lambda: parse("* * * * *", tz="Europe/Berlin").next_after(start))
+    for _ in range(60):
+        mode = dice.choice(["or", "and"])
+        text = dice.choice([random_expression(dice), f"quartz:{random_quartz(dice)}"])
+        try:
+            schedule = parse(text, tz="Europe/Berlin", day_mode=mode)
+        except InvalidValue:
+            continue
+        assert cost(lambda asked=schedule: asked.next_after(start)) < 20 * least, text  # type: ignore[misc]
+    union = parse("0 0 29 2 * | quartz:0 0 0 29 2 ? | 0 0 1 1 *", tz="Europe/Berlin")
+    assert cost(lambda: union.next_after(start)) < 3 * 20 * least
 
 
 def cost(work: Callable[[], object]) -> float:

@@ -372,6 +372,44 @@ def test_never_because_of_dtstart(rule: str) -> None:
         parse(f"rrule:{rule}")
 
 
+@pytest.mark.parametrize(
+    ("rule", "hits", "misses"),
+    [
+        ("FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29", "2024-05-01T00:00Z", "2026-05-01T00:00Z"),
+        ("FREQ=HOURLY;INTERVAL=24;BYHOUR=9", "2026-01-01T09:30Z", "2026-01-01T10:30Z"),
+        ("FREQ=MONTHLY;INTERVAL=12;BYMONTH=3", "2026-03-05T00:00Z", "2026-04-05T00:00Z"),
+        ("FREQ=YEARLY;BYMONTH=2", "2026-01-29T00:00Z", "2026-01-30T00:00Z"),
+    ],
+)
+def test_a_rule_that_only_some_anchors_leave_empty(rule: str, hits: str, misses: str) -> None:
+    """Without DTSTART the anchor decides: before it is known the rule is taken, with it the truth is told."""
+    parse(f"rrule:{rule}")
+    assert parse(f"rrule:{rule}", anchor=at(hits)).next_after(at(hits)) is not None
+    with pytest.raises(InvalidValue, match=r"never occurs.*no DTSTART"):
+        parse(f"rrule:{rule}", anchor=at(misses))
+
+
+@pytest.mark.parametrize("rule", ["FREQ=DAILY;BYSETPOS=2", "FREQ=YEARLY;INTERVAL=3;BYMONTH=4;BYMONTHDAY=31"])
+def test_a_rule_that_every_anchor_leaves_empty(rule: str) -> None:
+    """What no anchor makes occur is refused before the anchor is known, and with any."""
+    for anchor in (None, *(datetime(2024, month, 29, 9, tzinfo=UTC) for month in range(1, 13))):
+        with pytest.raises(InvalidValue, match="never occurs"):
+            parse(f"rrule:{rule}", anchor=anchor)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rule=rules(), anchor=WALLS)
+def test_nothing_refused_without_an_anchor_has_occurrences_with_one(
+    rule: tuple[datetime, str], anchor: datetime
+) -> None:
+    """A refusal at entry, where the anchor is not known, is right for every anchor that a job may get."""
+    try:
+        parse(f"rrule:{rule[1]}")
+    except InvalidValue:
+        with pytest.raises(InvalidValue, match="never occurs"):
+            parse(f"rrule:{rule[1]}", anchor=anchor.replace(tzinfo=UTC))
+
+
 def test_rare_dates() -> None:
     """29 February over 2100, and Friday the 13th."""
     expected = ["2096-02-29T00:00:00Z", "2104-02-29T00:00:00Z"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -198,5 +198,4 @@ def _walls_of(fields: CronFields) -> WallTimes:
 
 def _half_open(after: datetime, until: datetime) -> tuple[int, int]:
     """(after, until] as whole seconds start <= t < end, within the years that are computed."""
-    one = timedelta(seconds=1)
-    return max(seconds_of(as_utc(after) + one), 0), min(seconds_of(as_utc(until) + one), _END)
+    return max(seconds_of(as_utc(after)) + 1, 0), min(seconds_of(as_utc(until)) + 1, _END)
