@@ -1,0 +1,73 @@
+"""What all parts of the client share: the app's database, and finding things by name within a transaction."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from celery_sched.errors import InvalidValue, NotFound
+from celery_sched.model import Job, JobDefinition, Run, RunId
+from celery_sched.runtime import Runtime
+from celery_sched.store import audit, job_forms, jobs, pools, runs
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import run as run_table
+
+
+class Base:
+    """One app's runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._config = runtime.config
+        self._database = runtime.database
+
+    def _job(self, tx: Tx, name: str) -> Job:
+        row = jobs.get(tx, self._config.app, name)
+        if row is None:
+            known = list(jobs.names(tx, self._config.app))
+            # a job without a name of its own is called by its task: module and function
+            found = [full for full in known if full.endswith(f".{name}")]
+            hint = f"Did you mean {found[0]!r}?" if found else near(name, known)
+            raise NotFound(
+                "job", name, hint or "See: sched jobs. Jobs in code come with a scheduler's start."
+            )
+        return job_forms.from_row(row)
+
+    def _locked(self, tx: Tx, name: str) -> Any:
+        return jobs.lock(tx, [self._job(tx, name).id])[self._job(tx, name).id]
+
+    def _run(self, tx: Tx, run_id: RunId) -> Run:
+        found = runs.newest(
+            tx, self._config.app, job_name=None, status=None, limit=1, match=run_table.c.id == run_id
+        )
+        if not found:
+            raise NotFound("run", run_id, "See: sched runs.")
+        return found[0]
+
+    def _check_pool(self, tx: Tx, definition: JobDefinition) -> None:
+        known = list(pools.every(tx, self._config.app))
+        if definition.pool != pools.DEFAULT and definition.pool not in known:
+            allowed = f"one of the pools there are: {', '.join(sorted({pools.DEFAULT, *known}))}"
+            raise InvalidValue("pool", definition.pool, allowed, near(definition.pool, known))
+
+    def _note(
+        self, tx: Tx, now: datetime, by: str, action: str, subject: str, detail: Mapping[str, Any]
+    ) -> None:
+        audit.add(tx, now, self._config.app, by, action, subject, detail)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """``Did you mean ...?`` or nothing."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"Did you mean {found[0]!r}?" if found else ""
+
+
+def checked_status(value: str | None, kind: type[StrEnum]) -> str | None:
+    """A status to look for, checked: a misspelt one would find nothing, without a word."""
+    if value is None or value in list(kind):
+        return value
+    known = [status.value for status in kind]
+    raise InvalidValue("status", value, f"one of {', '.join(known)}", near(str(value), known))

@@ -1,0 +1,123 @@
+"""The client: runs are asked for, waited for, cancelled and looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery_sched.client.base import Base, checked_status
+from celery_sched.errors import InvalidValue, NotFound, RunRefused
+from celery_sched.model import JobId, Misfire, Overlap, Run, RunId
+from celery_sched.rules import overlap as overlap_rule
+from celery_sched.rules.definition import checked_arguments
+from celery_sched.rules.transitions import TERMINAL, RunStatus
+from celery_sched.steps.manual import manual
+from celery_sched.steps.stop import stop
+from celery_sched.store import runs
+from celery_sched.store.engine import Tx
+
+LOOK = 0.2
+"""Seconds between two looks at a run that is waited for."""
+
+
+class Runs(Base):
+    """What people do with runs."""
+
+    def run(
+        self,
+        name: str,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        by: str = "python",
+    ) -> Run:
+        """Queue a run of a job now, beside its schedule, whatever its status; see :meth:`wait`.
+
+        :raises NotFound: no such job.
+        :raises InvalidValue: arguments that JSON cannot hold; nothing was written.
+        :raises RunRefused: ``overlap`` does not allow it; ``live_run`` is the run in the way.
+        """
+        given = checked_arguments(args, kwargs)
+
+        def work(tx: Tx, now: datetime) -> Run:
+            row = self._locked(tx, name)
+            active = runs.active_by_job(tx, [JobId(row.id)]).get(JobId(row.id), runs.Active())
+            decision = overlap_rule.decide(
+                Overlap(row.overlap),
+                Misfire.ONCE,
+                active.count,
+                row.max_queued,
+                active.one,
+                behind_backfill=active.behind_backfill,
+            )
+            if not decision.queue:
+                raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", active.one)
+            run_id = manual(tx, now, row, *given)
+            self._note(tx, now, by, "run", name, {"run": run_id})
+            return self._run(tx, run_id)
+
+        return self._database.run(work)
+
+    def wait(self, run_id: RunId, timeout: float | timedelta | None = None) -> Run:
+        """Wait until a run is finished and return it.
+
+        :param timeout: seconds, or for ever.
+        :raises NotFound: no such run.
+        :raises TimeoutError: it was not finished in time; it goes on.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            found = self.get_run(run_id)
+            if found.status in TERMINAL:
+                return found
+            rest = LOOK if deadline is None else deadline - time.monotonic()
+            if rest <= 0:
+                raise TimeoutError(f"run {run_id} is still {found.status} after {seconds:g} s; it goes on")
+            time.sleep(min(LOOK, rest))
+
+    def cancel(self, run_id: RunId, *, by: str = "python", reason: str | None = None) -> Run:
+        """Ask a run to end. One that has not started ends at once; a running one is killed by its worker.
+
+        A finished run is left as it is. :raises NotFound: no such run.
+        """
+
+        def work(tx: Tx, now: datetime) -> tuple[bool, Run]:
+            done = stop(tx, now, run_id, by, reason)
+            if done is None:
+                raise NotFound("run", run_id, "See: sched runs.")
+            if done.settled or done.requested:
+                self._note(tx, now, by, "cancel", f"run:{run_id}", {"reason": reason, "was": done.status})
+            return done.settled, self._run(tx, run_id)
+
+        settled, found = self._database.run(work)
+        if settled:
+            self._runtime.slots.release(found.pool, [run_id])
+        return found
+
+    def get_run(self, run_id: RunId) -> Run:
+        """One run. :raises NotFound: no such run."""
+        return self._database.read(lambda tx, now: self._run(tx, run_id))
+
+    def runs(
+        self, job: str | None = None, status: RunStatus | str | None = None, limit: int = 100
+    ) -> list[Run]:
+        """Runs, newest first.
+
+        :raises NotFound: no job and no run of that name.
+        :raises InvalidValue: no such status, or a limit below 1.
+        """
+        wanted = checked_status(status, RunStatus)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidValue("limit", limit, "a whole number from 1 on")
+
+        def work(tx: Tx, now: datetime) -> list[Run]:
+            app = self._config.app
+            found = runs.newest(tx, app, job_name=job, status=wanted, limit=limit)
+            if not (found or job is None or runs.newest(tx, app, job_name=job, status=None, limit=1)):
+                self._job(tx, job)
+            return found
+
+        return self._database.read(work)
