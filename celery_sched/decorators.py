@@ -22,7 +22,8 @@ from celery_sched import context
 from celery_sched.errors import AlreadyExists, InvalidValue
 from celery_sched.model import JobDefinition
 from celery_sched.rules import schedules
-from celery_sched.rules.definition import checked, refuse_unknown
+from celery_sched.rules.definition import checked
+from celery_sched.rules.readers import refuse_unknown
 
 Body = Callable[..., Any]
 

@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from celery_sched.model import JobDefinition, OnExcluded
+from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import Schedule, check_zone, parse
 from celery_sched.rules.schedules.bounded import Bounded
+from celery_sched.rules.schedules.excluding import Excluding
 
 TIMES = (
     *("schedule", "timezone", "dst", "day_mode", "start_at", "end_at", "max_runs", "jitter"),
@@ -27,7 +29,7 @@ def schedule_of(row: Any) -> Schedule:
     return _schedule(row, row.anchor)
 
 
-def schedule_for(definition: JobDefinition, anchor: datetime) -> Schedule:
+def schedule_for(definition: JobDefinition, anchor: datetime | None = None) -> Schedule:
     """The same of a definition that is in no row (yet)."""
     return _schedule(definition, anchor)
 
@@ -38,12 +40,12 @@ def jitter_of(row: Any) -> Jitter:
     return Jitter(schedule_of(row), row.name, amount)
 
 
-def jitter_for(definition: JobDefinition, anchor: datetime) -> Jitter:
+def jitter_for(definition: JobDefinition, anchor: datetime | None = None) -> Jitter:
     """The same of a definition."""
     return Jitter(schedule_for(definition, anchor), definition.name, definition.jitter)
 
 
-def _schedule(times: Any, anchor: datetime) -> Schedule:
+def _schedule(times: Any, anchor: datetime | None) -> Schedule:
     return _composed(
         *(times.schedule, times.timezone, times.name, anchor, times.dst, times.day_mode),
         *(times.start_at, times.end_at, _key(times.exclude), times.on_excluded),
@@ -60,7 +62,7 @@ def _composed(
     text: str,
     timezone: str,
     name: str,
-    anchor: datetime,
+    anchor: datetime | None,
     dst: str,
     day_mode: str,
     start_at: datetime | None,
@@ -72,9 +74,6 @@ def _composed(
     # a fixed rate with a first instant counts from it: "every 1h" from 09:30 on is due at 09:30, 10:30, ...
     schedule = parse(text, tz=timezone, name=name, anchor=start_at or anchor, dst=dst, day_mode=day_mode)
     if exclude:
-        from celery_sched.rules.calendars import read_calendar  # TODO top
-        from celery_sched.rules.schedules.excluding import Excluding
-
         zone = check_zone(timezone)
         calendars = tuple(read_calendar(term, zone) for term in json.loads(exclude))
         schedule = Excluding(schedule, zone, calendars, on_excluded == OnExcluded.NEXT_BUSINESS_DAY)

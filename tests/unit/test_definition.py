@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from celery_sched.errors import InvalidValue
 from celery_sched.model import DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules.definition import checked, plain
+from celery_sched.rules.definition import checked
+from celery_sched.rules.readers import plain
 
 GOOD: dict[str, Any] = {"name": "nightly", "task": "app.tasks.nightly", "schedule": "30 2 * * *"}
 CYCLE: list[Any] = []
