@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -67,28 +68,46 @@ def next_command(
         raise click.UsageError("give either a SCHEDULE, or --job NAME", ctx)
     if schedule is not None:
         definition = read_times(schedule, name, fields)
-        begin = read_start(start, definition.timezone)
-        times = jitter_for(definition, EPOCH)
-        found = preview.upcoming(times.schedule, begin, count)
+        begin, times = read_start(start, definition.timezone), jitter_for(definition, EPOCH)
+        following = preview.upcoming(times.schedule, begin, count)
+        found = Found(check_zone(definition.timezone), times, begin, following)
+    elif fields or name:
+        raise click.UsageError("--job shows a job with the times that it has: give no others", ctx)
     else:
-        if fields or name:
-            raise click.UsageError("--job shows a job with the times that it has: give no others", ctx)
-        definition, times, begin, found = of_job(ctx, str(job), start, count)
-    if as_json and not details:
-        print_json([instant(when) for when in found])
-        return
-    zone = check_zone(definition.timezone)
-    known = preview.shown(times.schedule, zone, begin, found, times.due)
+        found = of_job(ctx, str(job), start, count)
     if details:
-        print_json([preview.details(one, zone) for one in known])
-        return
-    over = len(found) < count
-    last = found[-1] if found else begin
-    rest = preview.Between([], *(preview.excluded(times.schedule, last, None) if over else ([], 0)))
-    if known or rest.excluded:
-        print_lines(ctx, preview.lines(zone, known, rest))
+        print_json([preview.details(one, found.zone) for one in found.shown()])
+    elif as_json:
+        print_json([instant(when) for when in found.occurrences])
+    else:
+        print_found(ctx, found, count)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was looked for: a schedule with its jitter, the instant looked from, what comes after it."""
+
+    zone: ZoneInfo
+    times: Jitter
+    begin: datetime
+    occurrences: Sequence[datetime] = ()
+    over: str = "it is never due again."
+    """Why there are no more than these."""
+
+    def shown(self) -> list[preview.Shown]:
+        """The occurrences with all that is worth a word."""
+        return preview.shown(self.times.schedule, self.zone, self.begin, self.occurrences, self.times.due)
+
+
+def print_found(ctx: click.Context, found: Found, count: int) -> None:
+    """The occurrences for people, and why there are fewer than ``count``."""
+    over = len(found.occurrences) < count
+    last = found.occurrences[-1] if found.occurrences else found.begin
+    rest = preview.Between([], *(preview.excluded(found.times.schedule, last, None) if over else ([], 0)))
+    if found.occurrences or rest.excluded:
+        print_lines(ctx, preview.lines(found.zone, found.shown(), rest))
     if over:
-        say("It is never due again." if not found else "After that it is never due again.")
+        say(f"After that {found.over}" if found.occurrences else found.over[0].upper() + found.over[1:])
 
 
 def read_times(schedule: str, name: str, fields: Mapping[str, Any]) -> JobDefinition:
@@ -113,28 +132,31 @@ def read_times(schedule: str, name: str, fields: Mapping[str, Any]) -> JobDefini
     return replace(definition, name=name)
 
 
-def of_job(
-    ctx: click.Context, name: str, start: str | None, count: int
-) -> tuple[JobDefinition, Jitter, datetime, list[datetime]]:
-    """The times of a job, the instant looked from, and its occurrences after that, the pending one first."""
+def of_job(ctx: click.Context, name: str, start: str | None, count: int) -> Found:
+    """A job's occurrences, the pending one first; where ``start`` is given, those after that."""
     job = client_of(ctx).get(name)
     definition = job.definition
     times = jitter_for(definition, job.anchor)
-    if definition.max_runs is not None:
-        count = min(count, max(definition.max_runs - job.planned_count, 0))
+    zone = check_zone(definition.timezone)
     if start is not None:
         begin = read_start(start, definition.timezone)
-        return definition, times, begin, preview.upcoming(times.schedule, begin, count)
+        return Found(zone, times, begin, preview.upcoming(times.schedule, begin, count))
     now = database_now(ctx)
     if job.status is not JobStatus.ACTIVE:
         say(f"{name} is {job.status.value}. This is what its schedule says:")
-        return definition, times, now, preview.upcoming(times.schedule, now, count)
-    if job.next_run_at is None or not count:
-        return definition, times, now, []
-    first = times.occurrence_of(job.next_run_at)
+        return Found(zone, times, now, preview.upcoming(times.schedule, now, count))
     if times.schedule.kind == "after":
-        return definition, times, now, [first]  # what follows is known when that run has ended
-    return definition, times, now, [first, *preview.upcoming(times.schedule, first, count - 1)]
+        pending = [] if job.next_run_at is None else [times.occurrence_of(job.next_run_at)]
+        return Found(zone, times, now, pending, "nothing is known before its run has ended.")
+    if job.next_run_at is None:
+        return Found(zone, times, now)
+    first = times.occurrence_of(job.next_run_at)
+    found = [first, *preview.upcoming(times.schedule, first, count - 1)]
+    if definition.max_runs is not None:
+        left = max(definition.max_runs - job.planned_count, 0)
+        if left < len(found):
+            return Found(zone, times, now, found[:left], f"it has had its {definition.max_runs} runs.")
+    return Found(zone, times, now, found)
 
 
 def read_start(text: str | None, tz: str) -> datetime:

@@ -28,7 +28,6 @@ T = TypeVar("T")
 MOST_OCCURRENCES = 1000
 """Occurrences of a job that ``--json`` lists; ``count`` has them all."""
 WIDTH_OF_FILES = 100
-LONGEST_REMARK = 60
 
 
 @dataclass(frozen=True)
@@ -117,19 +116,19 @@ def lines(
         if sum(found):
             yield drawing.line(name, found, within, signs), ""
         else:
-            words = f"{drawing.fitted(name, within.names, signs)} {remark(one, problem, within.now)}"
+            words = f"{drawing.fitted(name, within.names, signs)} {remark(one, problem, within.now, width)}"
             rest.append(((one.first is None, one.first or within.now, name), words))
     for _, words in sorted(rest):
-        yield words, "dim"
+        yield (words if cell_len(words) <= width else drawing.fitted(words, width, signs)), "dim"
 
 
-def remark(one: Outlook, problem: str | None, now: datetime) -> str:
+def remark(one: Outlook, problem: str | None, now: datetime, width: int) -> str:
     """Why a job is not due in the window."""
     job = one.job
     if problem is not None:
-        return f"its schedule cannot be asked: {short(problem, LONGEST_REMARK)}"
+        return f"its schedule cannot be asked: {short(problem, width)}"
     if job.status is not JobStatus.ACTIVE:
-        reason = f": {short(job.status_reason, LONGEST_REMARK)}" if job.status_reason else ""
+        reason = f": {short(job.status_reason, width)}" if job.status_reason else ""
         return f"{job.status.value}{reason}"
     return "no next run" if one.first is None else f"next {distance(one.first, now)}"
 
