@@ -42,12 +42,27 @@ def read_files(
     """
     found: list[str | dict[str, Any]] = []
     for term in terms:
-        kind, _, path = term.partition(":") if isinstance(term, str) else ("", "", "")
-        if kind.strip().lower() == "ics":
-            found.append(canonical(_File(str(term).strip(), path.strip(), folder).read(now)))
+        if names_a_file(term):
+            text = str(term).strip()
+            found.append(canonical(_File(text, text.partition(":")[2].strip(), folder).read(now)))
         else:
             found.append(canonical(term))
     return found
+
+
+def with_files(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The fields of a definition, the files of ``exclude`` read; everything else as it was, unchecked."""
+    given = fields.get("exclude")
+    terms = [given] if isinstance(given, str) else given
+    if not isinstance(terms, list | tuple):
+        return dict(fields)
+    read = [read_files([term], folder)[0] if names_a_file(term) else term for term in terms]
+    return {**fields, "exclude": read}
+
+
+def names_a_file(term: object) -> bool:
+    """Whether a term is an ``ics:PATH`` that has not been read."""
+    return isinstance(term, str) and term.partition(":")[0].strip().lower() == "ics"
 
 
 class _File:

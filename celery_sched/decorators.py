@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from celery import Celery, Task, shared_task
 from celery.local import PromiseProxy, Proxy
 
 from celery_sched import context
+from celery_sched.calendar_files import names_a_file, with_files
 from celery_sched.errors import AlreadyExists, InvalidValue
 from celery_sched.model import JobDefinition
 from celery_sched.rules import schedules
@@ -55,9 +56,13 @@ class Registration:
         return self.task.app is app
 
     def definition(self) -> JobDefinition:
-        """The definition; makes a task that Celery has not made yet, so not for import time."""
+        """The definition; makes a task that Celery has not made yet, so not for import time.
+
+        Calendar files are read here, in a scheduler: a worker need not have them.
+        """
         task = self.task if _is_name(self.task) else self.task.name
-        return checked(**{"name": task, **self.given, "task": task})
+        given = with_files(self.given, Path(self.place.rpartition(":")[0]).parent)
+        return checked(**{"name": task, **given, "task": task})
 
 
 _lock = threading.Lock()
@@ -65,7 +70,7 @@ _registered: list[Registration] = []
 
 
 def job(
-    schedule: str,
+    schedule: str | Sequence[str],
     *,
     task: Any = None,
     name: str | None = None,
@@ -86,7 +91,7 @@ def job(
 
         job("@daily", task=probe, name="probe-daily", kwargs={"deep": True})
 
-    :param schedule: text form of a schedule, in ``timezone``.
+    :param schedule: text form of a schedule, in ``timezone``, or several: due whenever one of them is.
     :param name: unique in its app; default the task's name.
     :param queue: the queue its messages go to; ``options`` has the other message options.
     :param policies: the fields of :class:`~celery_sched.model.JobDefinition`. Above a function also the
@@ -94,7 +99,7 @@ def job(
     :raises InvalidValue: at once, where the definition stands.
     :raises AlreadyExists: another job of that name stands elsewhere; both places are named.
     """
-    if not isinstance(schedule, str):
+    if not isinstance(schedule, str | list | tuple):
         raise InvalidValue("the schedule of @job", schedule, schedules.FORMS, 'Write @job("*/5 * * * *").')
     given = {key: policies.pop(key) for key in _FIELDS & policies.keys()}
     given["schedule"] = schedule
@@ -175,7 +180,11 @@ def _refuse_task_options(policies: Mapping[str, Any], name: str | None, allowed:
 def _register(new: Registration) -> None:
     """Check at once what can be checked before Celery has made the task, and keep it."""
     known = new.task if _is_name(new.task) else None
-    trial = checked(**{"name": known or "unnamed", **new.given, "task": known or "unnamed"})
+    given = dict(new.given)
+    if isinstance(given.get("exclude"), list | tuple | str):
+        terms = [given["exclude"]] if isinstance(given["exclude"], str) else given["exclude"]
+        given["exclude"] = [term for term in terms if not names_a_file(term)]
+    trial = checked(**{"name": known or "unnamed", **given, "task": known or "unnamed"})
     name = trial.name if known or "name" in new.given else None
     with _lock:
         for old in _registered:

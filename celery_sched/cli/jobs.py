@@ -33,6 +33,8 @@ from celery_sched.cli.preview import upcoming
 from celery_sched.cli.timeline import print_calendar
 from celery_sched.durations import format_duration
 from celery_sched.model import Job, JobStatus
+from celery_sched.rules.calendars import read_calendar
+from celery_sched.rules.schedules import check_zone
 from celery_sched.rules.upcoming import jitter_for
 
 SHOWN_INSTANTS = 5
@@ -144,6 +146,9 @@ def described(job: Job, now: datetime) -> list[tuple[str, object]]:
         own = getattr(definition, key, getattr(job, key, None))
         if isinstance(own, datetime):
             text: object = f"{local(own)} ({distance(own, now)})"
+        elif key == "exclude":
+            zone = check_zone(definition.timezone)
+            text = ", ".join(read_calendar(term, zone).text for term in definition.exclude)
         elif key in (*NULLABLE_DURATIONS, "catchup_window"):
             text = "" if own is None else format_duration(own)
         elif isinstance(value, (dict, list, bool)):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from celery_sched.calendar_files import with_files
 from celery_sched.client.base import Base, checked_status
 from celery_sched.errors import AlreadyExists, InvalidValue, SchedulerError
 from celery_sched.model import Job, JobId, JobStatus, Source
@@ -18,13 +21,18 @@ from celery_sched.store.engine import Conflict, Tx
 class Jobs(Base):
     """What people do with jobs."""
 
-    def add(self, name: str, *, task: str, schedule: str, by: str = "python", **policies: Any) -> Job:
+    def add(
+        self, name: str, *, task: str, schedule: str | Sequence[str], by: str = "python", **policies: Any
+    ) -> Job:
         """Add a job. ``policies`` are the other fields of :class:`~celery_sched.model.JobDefinition`.
+
+        An ``ics:PATH`` in ``exclude`` is read here and now, a relative path from the current folder.
 
         :raises InvalidValue: a field that is not allowed; nothing was written.
         :raises AlreadyExists: a job of that name.
         """
-        definition = checked(name=name, task=task, schedule=schedule, **policies)
+        given = with_files(policies, Path.cwd())
+        definition = checked(name=name, task=task, schedule=schedule, **given)
 
         def work(tx: Tx, now: datetime) -> Job:
             if jobs.get(tx, self._config.app, name) is not None:
@@ -47,6 +55,7 @@ class Jobs(Base):
         """
         if "name" in changes:
             raise InvalidValue("name", changes["name"], "a job keeps its name", "Add a new job instead.")
+        changes = with_files(changes, Path.cwd())
 
         def work(tx: Tx, now: datetime) -> Job:
             row = self._locked(tx, name)

@@ -20,6 +20,7 @@ from celery_sched.context import Context
 from celery_sched.decorators import definitions, job
 from celery_sched.errors import AlreadyExists, InvalidValue
 from celery_sched.model import Overlap
+from celery_sched.rules.upcoming import schedule_for
 
 Load = Callable[[str, str], ModuleType]
 
@@ -276,3 +277,43 @@ def test_coroutines_are_refused() -> None:
 
     with pytest.raises(InvalidValue, match="coroutines"):
         job("@daily")(body)
+
+
+CLOSED = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//test//EN
+BEGIN:VEVENT
+UID:1
+DTSTART;VALUE=DATE:20260302
+DTEND;VALUE=DATE:20260304
+SUMMARY:Stocktaking
+END:VEVENT
+END:VCALENDAR
+""".replace("\n", "\r\n")
+
+
+def test_a_calendar_file_lies_beside_the_code(
+    app: Celery, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker imports the job without the file; a scheduler reads it, from the folder of the code."""
+    load(
+        "closed",
+        "from celery_sched import job\n"
+        "@job('@daily', name='x', exclude=['ics:closed.ics', 'weekly:sun'])\ndef f(): pass\n",
+    )
+    monkeypatch.chdir("/")
+    with pytest.raises(InvalidValue, match=r"there is no file .*closed\.ics"):
+        definitions(app)
+    (tmp_path / "closed.ics").write_text(CLOSED)
+    (found,) = definitions(app)
+    assert ("closed.ics", "weekly:sun") == (found.exclude[0]["ics"], found.exclude[1])
+    following = schedule_for(found).next_after(datetime(2026, 2, 28, 12, tzinfo=UTC))
+    assert datetime(2026, 3, 4, tzinfo=UTC) == following, "Sunday the 1st, then two days of stocktaking"
+
+
+def test_several_schedules_and_a_bad_calendar(app: Celery, load: Load) -> None:
+    """A list of schedules is one job; a calendar that is wrong is refused where it stands, files apart."""
+    load("several", "from celery_sched import job\n@job(['@daily', 'every 8h'], name='x')\ndef f(): pass\n")
+    assert ["@daily | every 8h"] == [found.schedule for found in definitions(app)]
+    with pytest.raises(InvalidValue, match="Did you mean weekly"):
+        load("bad", "from celery_sched import job\n@job('@daily', exclude='weekli:sun')\ndef f(): pass\n")

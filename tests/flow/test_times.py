@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobStatus, RunId, Source
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps import define
@@ -389,3 +390,21 @@ def test_missed_while_schedulers_were_late(stage: Stage) -> None:
     stage.scheduler.poll()
     reasons = [run.reason for run in stage.scheduler.runs("job") if run.status == "skipped"]
     assert ["missed: found 5.0 s late", "missed: found 3.0 s late"] == reasons
+
+
+def test_a_calendar_file_is_read_when_it_is_given(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads the file once; afterwards it may be gone, and an edit of something else keeps it."""
+    file = tmp_path / "closed.ics"
+    file.write_text(
+        "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//t//EN\r\nBEGIN:VEVENT\r\nUID:1\r\n"
+        "DTSTART;VALUE=DATE:20260303\r\nSUMMARY:Stocktaking\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    stage.client.add("job", task="t", schedule="0 9 * * *", exclude="ics:closed.ics")
+    file.unlink()
+    job = stage.client.edit("job", description="kept")
+    assert NOON + DAY + 21 * HOUR == job.next_run_at
+    with pytest.raises(InvalidValue, match=r"there is no file .*closed\.ics"):
+        stage.client.edit("job", exclude=["ics:closed.ics"])
