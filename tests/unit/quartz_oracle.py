@@ -6,6 +6,7 @@ Shares nothing with celery_sched. Meaning: Quartz's CronTrigger tutorial and the
 from __future__ import annotations
 
 import random
+import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import date
@@ -13,6 +14,9 @@ from functools import cached_property
 
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
+
+
+DAY_TERM = re.compile(r"L|LW|L-\d+W?|\d+W|(\d|[A-Z]{3})L|(\d|[A-Z]{3})#\d", re.IGNORECASE)
 
 
 def number(word: str) -> int:
@@ -27,7 +31,7 @@ def allows(field: str, value: int, low: int, high: int) -> bool:
     for term in field.split(","):
         span, _, step = term.partition("/")
         first, _, last = span.partition("-")
-        if "#" in term or (span.upper() not in MONTHS + WEEKDAYS and set(span.upper()) & set("LW")):
+        if DAY_TERM.fullmatch(term):
             continue
         if span in ("*", "?"):
             if (value - low) % int(step or 1) == 0:
@@ -102,10 +106,10 @@ class Quartz:
         if not allows(month, day.month, 1, 12):
             return False
         if dom == "?":
-            special = [term for term in dow.split(",") if "#" in term or term.upper().endswith("L")]
+            special = [term for term in dow.split(",") if DAY_TERM.fullmatch(term)]
             plain = allows(dow, day.isoweekday() % 7 + 1, 1, 7)
             return plain or any(weekday_term(term, day) for term in special)
-        special = [term for term in dom.split(",") if set(term) & set("LW")]
+        special = [term for term in dom.split(",") if DAY_TERM.fullmatch(term)]
         return allows(dom, day.day, 1, 31) or any(day_term(term, day) for term in special)
 
     def wildcard(self) -> bool:
