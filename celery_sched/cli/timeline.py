@@ -102,9 +102,13 @@ def lines(
     signs: drawing.Signs,
 ) -> Iterator[Line]:
     """The ruler, a line per job, last the jobs that are not due in the window. With each job its name."""
-    yield drawing.legend(within, zone_name, signs), "dim"
+
+    def cut(text: str) -> str:
+        return text if cell_len(text) <= width else drawing.fitted(text, width, signs)
+
+    yield cut(drawing.legend(within, zone_name, signs)), "dim"
     for text in drawing.ruler(within, width, signs):
-        yield text, "bold"
+        yield cut(text), "bold"
     rest: list[tuple[tuple[bool, datetime, str], str]] = []
     counts = remembering(lambda one: drawing.counts(one.schedule, one.first, within, one.most))
     for name, one in jobs:
@@ -119,7 +123,7 @@ def lines(
             words = f"{drawing.fitted(name, within.names, signs)} {remark(one, problem, within.now, width)}"
             rest.append(((one.first is None, one.first or within.now, name), words))
     for _, words in sorted(rest):
-        yield (words if cell_len(words) <= width else drawing.fitted(words, width, signs)), "dim"
+        yield cut(words), "dim"
 
 
 def remark(one: Outlook, problem: str | None, now: datetime, width: int) -> str:
