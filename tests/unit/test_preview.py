@@ -433,7 +433,8 @@ def test_equal_schedules_are_asked_once() -> None:
     """A thousand jobs of one schedule cost one question; jobs of another are not taken for them."""
     asked: list[timeline.Outlook] = []
     question = timeline.remembering(lambda one: asked.append(one) or len(asked))  # type: ignore[func-returns-value]
-    outlooks = [outlook(text) for text in ("*/5 * * * *", "*/5 * * * *", "*/10 * * * *")]
+    outlooks = [outlook(text) for text in ("*/5 * * * *", "*/5 * * * *", "every 5m")]
+    assert outlooks[0].first == outlooks[2].first
     assert [1, 1, 2] == [question(one) for one in outlooks]
 
 
