@@ -75,14 +75,21 @@ def test_after_counts_from_the_end_of_the_last_run(each_stage: Stage) -> None:
     invariants.check(stage.database)
 
 
-@pytest.mark.parametrize("ending", ["failed", "timed_out", "lost", "cancelled", "expired"])
+@pytest.mark.parametrize(
+    "ending", ["failed", "timed_out", "lost", "cancelled", "expired", "cancelled waiting", "expired waiting"]
+)
 def test_after_goes_on_whatever_the_end(make_stage: MakeStage, ending: str) -> None:
     """Every way for a run to end sets the next instant: none stops the job for ever."""
     stage = make_stage(NOON, sched_lease=60, sched_max_runtime=30)
+    ending, _, waiting = ending.partition(" ")
     expires = {"expires": "1m"} if ending == "expired" else {}
     stage.client.add("job", task="t", schedule="after 5m", **expires)
+    stage.scheduler.poll()
+    if waiting:
+        stage.client.resize_pool("default", 0)
     stage.poll_at(NOON + 5 * MINUTE)
     run_id = only(stage)
+    assert ("queued" if waiting else "dispatched") == stage.client.get_run(run_id).status
     key = stage.key(run_id)
     match ending:
         case "failed":
@@ -216,6 +223,8 @@ def test_max_runs(each_stage: Stage) -> None:
 def test_max_runs_bounds_a_catch_up(stage: Stage) -> None:
     """`all` makes good no more than are left."""
     stage.client.add("job", task="t", schedule="every 1m", max_runs=5, misfire="all")
+    stage.poll_at(NOON + MINUTE)
+    stage.work()
     stage.clock.advance(HOUR)
     stage.work_off()
     assert ["12:01", "12:02", "12:03", "12:04", "12:05"] == ran(stage)
