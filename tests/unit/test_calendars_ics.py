@@ -122,6 +122,20 @@ def test_a_series_in_another_zone(tmp_path: Path) -> None:
     ] == spans(term, "Europe/Berlin", "2026-01-01", "2026-12-31")
 
 
+def test_until_is_an_instant(tmp_path: Path) -> None:
+    """East of Greenwich too the last occurrence is the one at UNTIL."""
+    term = stored(
+        tmp_path,
+        event(
+            "DTSTART;TZID=Asia/Tokyo:20260105T100000",
+            "DURATION:PT1H",
+            "RRULE:FREQ=DAILY;UNTIL=20260107T010000Z",
+        ),
+    )
+    found = spans(term, "Asia/Tokyo", "2026-01-01", "2026-01-31")
+    assert ["01-05T10:00", "01-06T10:00", "01-07T10:00"] == [start for start, _, _ in found]
+
+
 def test_a_job_is_not_due_during_the_series(tmp_path: Path) -> None:
     """From the file to the occurrences of a schedule."""
     calendar = read_calendar(stored(tmp_path, SERIES), ZoneInfo("UTC"))

@@ -151,6 +151,7 @@ def test_left_out(
 @example("0 0 1 1 *", "UTC", ["dates:2025-12-01..2026-03-31"], at("2026-03-05"), 40, 0)
 @example("0 0 10 1 *", "UTC", ["dates:2025-12-01..2026-03-31"], at("2026-03-05"), 40, 0)
 @example("0 5 * * *", "UTC", ["weekly:mon-fri 00:00-08:00"], at("2026-03-05"), 12, 0)
+@example("0 5 * * 1", "UTC", ["weekly:mon,tue 00:00-08:00"], at("2026-03-11"), 3, 0)
 @example("30 2 * * 6", "Europe/Berlin", ["weekly:sat"], at("2026-03-26"), 12, 0)
 def test_moved(schedule: str, zone: str, terms: list[str], start: datetime, days: int, seconds: int) -> None:
     """`next_business_day`: what is excluded comes at the same time of the next business day, once."""

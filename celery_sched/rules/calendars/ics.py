@@ -76,7 +76,7 @@ class Event:
 
     def _absolute(self, wall: datetime) -> datetime:
         # RFC 5545: a time that comes twice is its first, one that is jumped over is read by the clock before.
-        return wall.replace(tzinfo=self.zone or UTC, fold=0).astimezone(UTC)
+        return wall.replace(tzinfo=self.zone or UTC).astimezone(UTC)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
