@@ -37,6 +37,7 @@ COMMANDS = {
     "server": "server",
     "status": "nodes",
     "stop": "nodes",
+    "why": "why",
 }
 """Command -> the module of this package that holds it, in a variable ``<command>_command``."""
 

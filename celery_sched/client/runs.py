@@ -13,10 +13,12 @@ from celery_sched.model import JobId, Misfire, Overlap, Run, RunId
 from celery_sched.rules import overlap as overlap_rule
 from celery_sched.rules.definition import checked_arguments
 from celery_sched.rules.transitions import TERMINAL, RunStatus
+from celery_sched.rules.why import Why
 from celery_sched.steps.manual import manual
 from celery_sched.steps.stop import stop
-from celery_sched.store import runs
+from celery_sched.store import history, runs
 from celery_sched.store.engine import Tx
+from celery_sched.why import look_why
 
 LOOK = 0.2
 """Seconds between two looks at a run that is waited for."""
@@ -119,5 +121,20 @@ class Runs(Base):
             if not (found or job is None or runs.newest(tx, app, job_name=job, status=None, limit=1)):
                 self._job(tx, job)
             return found
+
+        return self._database.read(work)
+
+    def why(self, job: str, at: str | datetime) -> Why:
+        """What happened to a job at a time, or why nothing did.
+
+        :param at: an instant, or a time in the job's zone such as ``2026-01-31T09:00``.
+        :raises NotFound: no such job, and no run of one of that name.
+        :raises InvalidValue: a time that cannot be read.
+        """
+
+        def work(tx: Tx, now: datetime) -> Why:
+            if not history.exists(tx, self._config.app, job):
+                self._job(tx, job)
+            return look_why(tx, now, self._config, job, at)
 
         return self._database.read(work)
