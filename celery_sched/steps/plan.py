@@ -43,7 +43,9 @@ class Planned:
 
 
 def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None) -> Planned:
-    """Turn due occurrences into queued runs, whatever the cap. ``downtime`` is the last one of all schedulers, for the reasons.
+    """Turn due occurrences into queued runs, whatever the cap.
+
+    ``downtime`` is the last one of all schedulers, for the reasons.
 
     Guard: job active, next_run_at <= now and version unchanged; unique occurrence_key; high-water mark.
     Locks: due jobs (skip locked), then the new runs.
@@ -70,6 +72,7 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
         except Exception as error:  # one job's bad schedule never stops another's
             reason = f"{type(error).__name__}: {error}"
             errors.append((row.name, reason))
+            new_gaps.append(_gap_in_error(row, now, reason))
             moves.append(
                 jobs.Advance(
                     job_id, row.version, None, row.last_scheduled_for, status=JobStatus.ERROR, reason=reason
@@ -79,6 +82,8 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
         new += made
         if due.gap is not None:
             new_gaps.append(_gap_row(row, due.gap, now, downtime))
+        if move.status is JobStatus.EXPIRED:
+            new_gaps += _gap_beyond(row, times, due, now, move.reason)
         decided.append((row, due))
         moves.append(move)
     # a row edited by plain SQL may lead to an occurrence that has its run already
@@ -225,3 +230,25 @@ def _gap_row(row: Any, gap: misfire.Gap, now: datetime, downtime: Downtime | Non
     if downtime is not None and downtime.covers(gap.last):
         reason = f"{reason}: {downtime}" if reason == misfire.MISSED else f"{reason}; {downtime}"
     return gaps.row_of(row, now, gap.first, gap.last, gap.count, reason)
+
+
+def _gap_in_error(row: Any, now: datetime, reason: str) -> Mapping[str, Any]:
+    """What was due when the job could not be planned: how many occurrences that are nobody can say."""
+    first = row.next_run_at - timedelta(seconds=row.jitter or 0)
+    if row.last_scheduled_for is not None:
+        first = max(first, row.last_scheduled_for + INSTANT)
+    return gaps.row_of(row, now, first, now, 0, f"{JobStatus.ERROR}: {reason}")
+
+
+def _gap_beyond(
+    row: Any, times: Jitter, due: misfire.Due, now: datetime, reason: str | None
+) -> list[Mapping[str, Any]]:
+    """What was due too when ``max_runs`` was reached."""
+    schedule = times.schedule
+    if schedule.kind == "after" or due.mark is None:
+        return []
+    first, last = schedule.next_after(due.mark), schedule.latest_in(due.mark, now)
+    if first is None or last is None:
+        return []
+    count = schedule.count_in(due.mark, now)
+    return [gaps.row_of(row, now, first, last, count, f"{JobStatus.EXPIRED}: {reason}")]
