@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_sched.rules.calendars import read_calendar
+from celery_sched.rules.calendars.business import MOVE_DAYS
 from celery_sched.rules.schedules import between, parse
-from celery_sched.rules.schedules.excluding import MOVE_DAYS, Excluding, too_frequent_to_move
+from celery_sched.rules.schedules.excluding import Excluding, too_frequent_to_move
 from celery_sched.rules.schedules.zones import instant_of_wall
 
 DAY = timedelta(days=1)

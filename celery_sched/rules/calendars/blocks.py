@@ -7,7 +7,7 @@ New Year.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -55,16 +55,6 @@ def day_of(zone: ZoneInfo, day: date) -> Block:
     return seconds_of(begin), seconds_of(end)
 
 
-def covers(calendars: Calendars, zone: ZoneInfo, start: int, end: int) -> bool:
-    """True if all of start <= t < end is excluded."""
-    while start < end:
-        block = block_at(calendars, zone, start)
-        if block is None:
-            return False
-        start = block[1]
-    return True
-
-
 @lru_cache(maxsize=1024)
 def _of_year(calendars: Calendars, zone: ZoneInfo, year: int) -> tuple[Block, ...]:
     if not FIRST_YEAR <= year <= LAST_YEAR:
@@ -78,15 +68,19 @@ def _of_year(calendars: Calendars, zone: ZoneInfo, year: int) -> tuple[Block, ..
         for span in calendar.spans(date(year - 1, 12, 30), date(year + 1, 1, 2))
     ]
     found = (part for span in spans for part in _instants(span, zone, parts))
-    merged: list[Block] = []
-    for start, end in sorted((max(start, low), min(end, high)) for start, end in found):
-        if start >= end:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+    inside = ((max(start, low), min(end, high)) for start, end in found)
+    return tuple(merged((start, end) for start, end in inside if start < end))
+
+
+def merged(blocks: Iterable[Block]) -> list[Block]:
+    """The same points as blocks that neither overlap nor touch, in order."""
+    found: list[Block] = []
+    for start, end in sorted(blocks):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
         else:
-            merged.append((start, end))
-    return tuple(merged)
+            found.append((start, end))
+    return found
 
 
 def _instants(span: Span, zone: ZoneInfo, parts: list[Stretch]) -> Iterator[Block]:

@@ -12,21 +12,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from celery_sched.rules.calendars.base import ONE_DAY, Calendar, Span
-from celery_sched.rules.calendars.blocks import (
-    FIRST_YEAR,
-    LAST_YEAR,
-    Block,
-    block_at,
-    blocks_in,
-    covers,
-    day_of,
-    local_day,
-)
+from celery_sched.rules.calendars.blocks import Block, block_at, blocks_in
+from celery_sched.rules.calendars.business import MOVE_DAYS, BusinessDays
 from celery_sched.rules.schedules.base import Schedule, as_utc
-from celery_sched.rules.schedules.zones import DAY, instant_of, instant_of_wall, seconds_of
+from celery_sched.rules.schedules.zones import instant_of, seconds_of
 
-MOVE_DAYS = 100
-"""An occurrence that finds no business day within so many days is left out."""
 HORIZON = timedelta(days=30 * 366)
 MOST_STEPS = 10_000
 """``next_after`` gives up (None) when all occurrences of 30 years, or so many in a row, are excluded.
@@ -37,7 +27,6 @@ MOST_A_DAY = 24
 _TICK = timedelta(microseconds=1)
 # What lies deeper inside a stretch cannot move out of it.
 _DEEP = timedelta(days=MOVE_DAYS + 3)
-_WEEKEND = frozenset({5, 6})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,11 @@ class Excluding:
     def moved(self, instant: datetime) -> datetime | None:
         """Where an excluded occurrence of ``base`` takes place instead; None: nowhere (or it stays)."""
         at = as_utc(instant)
-        return self._target(at, {}) if self.move and self._block(at) is not None else None
+        return self._business.target(at, {}) if self.move and self._block(at) is not None else None
+
+    @property
+    def _business(self) -> BusinessDays:
+        return BusinessDays(self.calendars, self.zone)
 
     def _block(self, at: datetime) -> Block | None:
         return block_at(self.calendars, self.zone, seconds_of(at))
@@ -150,7 +143,7 @@ class Excluding:
         found = self.base.next_after(ended)
         if found is None or self._block(found) is None:
             return found
-        if self.move and (target := self._target(found, {})) is not None:
+        if self.move and (target := self._business.target(found, {})) is not None:
             return target
         delay, first = found - ended, found
         while (block := self._block(found)) is not None:
@@ -162,8 +155,8 @@ class Excluding:
     def _next_moving(self, after: datetime) -> datetime | None:
         blocked: dict[time, date] = {}
         best: datetime | None = None
-        for dropped in self._dropped(self._settled_before(after), after):
-            target = self._target(dropped, blocked)
+        for dropped in self._dropped(self._business.settled_before(after), after):
+            target = self._business.target(dropped, blocked)
             if target is not None and target > after:
                 best = target if best is None else min(best, target)
         first: datetime | None = None
@@ -177,7 +170,7 @@ class Excluding:
             first = first or found
             if found - first > HORIZON:
                 return best
-            target = self._target(found, blocked)
+            target = self._business.target(found, blocked)
             if target is not None:
                 best = target if best is None else min(best, target)
             after = max(found, self._end(block) - _DEEP)
@@ -186,8 +179,8 @@ class Excluding:
     def _moved_into(self, after: datetime, until: datetime) -> set[datetime]:
         """The distinct instants in (after, until] that excluded occurrences move to."""
         blocked: dict[time, date] = {}
-        dropped = self._dropped(self._settled_before(after), until)
-        targets = (self._target(at, blocked) for at in dropped)
+        dropped = self._dropped(self._business.settled_before(after), until)
+        targets = (self._business.target(at, blocked) for at in dropped)
         return {target for target in targets if target is not None and after < target <= until}
 
     def _dropped(self, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -200,49 +193,6 @@ class Excluding:
             while found is not None and found < end and found <= until:
                 yield found
                 found = self.base.next_after(found)
-
-    def _settled_before(self, at: datetime) -> datetime:
-        """An instant before which no occurrence can move to later than ``at``: a clear day stops them all."""
-        if not FIRST_YEAR <= at.year <= LAST_YEAR:
-            return at
-        today = local_day(self.zone, seconds_of(at))
-        for back in range(1, MOVE_DAYS + 1):
-            day = today - back * ONE_DAY
-            start, end = day_of(self.zone, day)
-            # A day of 24 hours, so that no wall time of it is jumped over.
-            if end - start == DAY and self._is_business(day) and not self._touched(start, end):
-                break
-        return instant_of(start) - _TICK
-
-    def _touched(self, start: int, end: int) -> bool:
-        return any(True for _ in blocks_in(self.calendars, self.zone, start, end))
-
-    def _is_business(self, day: date) -> bool:
-        return day.weekday() not in self._weekend() and not covers(
-            self.calendars, self.zone, *day_of(self.zone, day)
-        )
-
-    def _weekend(self) -> frozenset[int]:
-        opinions = [days for calendar in self.calendars if (days := calendar.weekend()) is not None]
-        return frozenset().union(*opinions) if opinions else _WEEKEND
-
-    def _target(self, dropped: datetime, blocked: dict[time, date]) -> datetime | None:
-        """Where an excluded occurrence moves to.
-
-        ``blocked``: for a wall time the last day known to be of no use, kept by a caller that goes through
-        occurrences oldest first, so that no day is looked at twice.
-        """
-        wall = dropped.astimezone(self.zone).replace(tzinfo=None, fold=0)
-        last = wall.date() + MOVE_DAYS * ONE_DAY
-        day = max(wall.date(), blocked.get(wall.time(), wall.date())) + ONE_DAY
-        while day <= last:
-            if self._is_business(day):
-                at = instant_of_wall(self.zone, datetime.combine(day, wall.time()))
-                if at > dropped and self._block(at) is None:
-                    return at
-            blocked[wall.time()] = day
-            day += ONE_DAY
-        return None
 
 
 def too_frequent_to_move(schedule: Schedule, anchor: datetime) -> bool:
