@@ -12,6 +12,7 @@ JobId = NewType("JobId", int)
 RunId = NewType("RunId", str)
 Token = NewType("Token", str)
 NodeId = NewType("NodeId", str)
+BackfillId = NewType("BackfillId", str)
 
 
 class JobStatus(StrEnum):
@@ -245,6 +246,56 @@ class Run:
     error: str | None
     result: str | None
     """JSON text, at most 64 KiB."""
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """Occurrences in [from_at, to_at] of a job that somebody has run, and how far that is."""
+
+    id: BackfillId
+    app: str
+    job: str
+    from_at: datetime
+    to_at: datetime
+    at: datetime
+    """Everything up to here is dealt with."""
+    max_concurrent: int
+    reprocess: Reprocess
+    status: BackfillStatus
+    reason: str | None
+    total: int
+    """Occurrences in the range, counted when it was asked for."""
+    created: int
+    """Occurrences that had no run and got one."""
+    again: int
+    """Runs that are carried out again, as a new attempt."""
+    left: int
+    """Occurrences whose run was left as it is."""
+    queued: int
+    in_flight: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    created_at: datetime
+    created_by: str
+    finished_at: datetime | None
+
+    @property
+    def finished(self) -> int:
+        """Occurrences that it is through with."""
+        return self.created + self.again + self.left - self.queued - self.in_flight
+
+
+@dataclass(frozen=True)
+class BackfillPreview:
+    """What a backfill would have to do."""
+
+    job: str
+    total: int
+    first: datetime
+    last: datetime
+    by_status: Mapping[str, int]
+    """Runs that its occurrences have already."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
-from celery_sched.model import JobStatus, Node, NodeId, NodeKind
+from celery_sched.model import BackfillId, BackfillStatus, JobStatus, Node, NodeId, NodeKind
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import apps, jobs, nodes, pools, queue, runs
+from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Tx
 
+SHOWN = 100
+"""Most backfills listed."""
 ALIVE = 3
 """A node not seen for this many sixths of a lease (schedulers) or thirds (workers) is not alive."""
 
@@ -25,6 +27,16 @@ class NodeStatus:
     pid: int
     last_seen: datetime
     name: str
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A backfill that is running, and how many of its occurrences it is through with."""
+
+    id: BackfillId
+    job: str
+    finished: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,7 @@ class Status:
     at_capacity: int
     lock_lost: int
     late_settlers: int
+    backfills: Sequence[Filling]
     healthy: bool
     problems: Sequence[str]
 
@@ -78,6 +91,10 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
         running=running,
         queued=counts.get(RunStatus.QUEUED, 0),
         **totals,
+        backfills=[
+            Filling(one.id, one.job, one.finished, one.total)
+            for one in backfills.newest(tx, config.app, BackfillStatus.RUNNING, SHOWN)
+        ],
         healthy=not problems,
         problems=problems,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
-from celery_sched.model import JobId, NodeId, RunId
-from celery_sched.store import apps, jobs, nodes, pools, queue, runs
+from celery_sched.model import BackfillId, JobId, NodeId, RunId
+from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 
 SPARE = 50
@@ -26,6 +26,8 @@ class Look:
     expired: bool
     outdated: bool
     next_due: datetime | None
+    backfills: tuple[BackfillId, ...] = ()
+    """Those that may make more runs, or are over."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
         expired=runs.exists(tx, runs.expired(config.app, now)),
         outdated=runs.exists(tx, runs.outdated(config.app, now)),
         next_due=jobs.next_due(tx, config.app),
+        backfills=tuple(backfills.to_do(tx, config.app)),
     )
 
 

@@ -1,4 +1,4 @@
-"""One poll: sweep, plan, claim, publish. The order of the steps, and the transactions around them."""
+"""One poll: sweep, plan, backfill, claim, publish. The steps' order, and the transactions around them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from celery_sched.beat.presence import Presence
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.inflight import GRACE, Granted
-from celery_sched.model import Dispatch, JobId, Node, RunId
+from celery_sched.model import BackfillStatus, Dispatch, JobId, Node, RunId
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.runtime import Runtime
+from celery_sched.steps.backfill import backfill
 from celery_sched.steps.claim import BATCH as CLAIM_BATCH
 from celery_sched.steps.claim import Claimed, claim
 from celery_sched.steps.mark import mark_published, mark_unsent
@@ -37,6 +38,9 @@ CLAIM_WITHIN = timedelta(seconds=GRACE / 2)
 """A claim begins at most this long after Redis granted its slots, and lasts no longer: both are one grace."""
 SOON = timedelta(milliseconds=20)
 """Pause while there is more to do at once."""
+BUSY, BUSY_FOR = 0.2, 2.0
+"""Seconds between two polls, for so long after a backfill made runs: short ones do not go at one a second.
+One that waits for long runs costs no more than the others."""
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Counts:
     planned: int = 0
     skipped: int = 0
     missed: int = 0
+    backfilled: int = 0
     dispatched: int = 0
     at_capacity: int = 0
     lock_lost: int = 0
@@ -87,6 +92,7 @@ class Poll:
         self._frequent: set[str] = set()
         self._lost: frozenset[RunId] = frozenset()
         """What the last claim lost: somebody had it locked, and may for a while. Asked for last."""
+        self._busy_until = 0.0
         self._unpublished: list[Dispatch] = []
         """Taken out by the sweep while the broker was away."""
 
@@ -108,6 +114,9 @@ class Poll:
         if seen.next_due is not None and seen.next_due <= seen.now:
             more = self._step("plan", lambda: self._plan(seen, deadline, counts), False) or more
         self._check(deadline)
+        if seen.backfills:
+            more = self._step("backfill", lambda: self._backfill(seen, deadline, counts), False) or more
+            self._check(deadline)
         waiting = database.read(lambda tx, now: look_closer(tx, now, self.config, CLAIM_BATCH))
         more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
         next_due = seen.next_due
@@ -121,7 +130,10 @@ class Poll:
         # what was due and still is, somebody else has locked: to ask again at once only burns time
         times = [instant for instant in (next_due, waiting.next_ready) if instant and instant > seen.now]
         elapsed = time.monotonic() - began
-        next_in = min(((instant - seen.now).total_seconds() - elapsed for instant in times), default=None)
+        waits = [(instant - seen.now).total_seconds() - elapsed for instant in times]
+        if time.monotonic() < self._busy_until:
+            waits.append(BUSY)
+        next_in = min(waits, default=None)
         return Polled(counts, next_in)
 
     def close(self) -> None:
@@ -182,6 +194,22 @@ class Poll:
             if time.monotonic() > deadline:
                 break
         return True
+
+    def _backfill(self, seen: Look, deadline: float, counts: Counts) -> bool:
+        more = False
+        for backfill_id in seen.backfills:
+            done = self.runtime.database.run(lambda tx, now, i=backfill_id: backfill(tx, now, self.config, i))  # type: ignore[misc]
+            failpoint("backfill:committed")
+            if done.created or done.again:
+                counts.backfilled += done.created + done.again
+                self._busy_until = time.monotonic() + BUSY_FOR
+            if done.ended is BackfillStatus.CANCELLED:
+                logger.error("backfill %s of job %r is cancelled: %s", backfill_id, done.job, done.reason)
+            elif done.ended is not None:
+                logger.info("backfill %s of job %r is done", backfill_id, done.job)
+            more = more or done.more
+            self._check(deadline)
+        return more
 
     def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch]) -> bool:
         """Claim what has slots and publish it, with what the sweep found unstarted."""

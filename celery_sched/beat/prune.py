@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.runtime import Runtime
-from celery_sched.store import audit, gaps, nodes, runs
+from celery_sched.store import audit, backfills, gaps, nodes, runs
 
 logger = logging.getLogger("celery_sched.prune")
 BATCH = 500
@@ -54,7 +54,7 @@ def prune(runtime: Runtime, stop: threading.Event | None = None) -> int:
     config, database = runtime.config, runtime.database
     database.run(lambda tx, now: nodes.forget(tx, config.app, now - NODES_KEPT))
     deleted = []
-    for delete in (runs.prune, gaps.prune, audit.prune):
+    for delete in (runs.prune, gaps.prune, audit.prune, backfills.prune):
         deleted.append(0)
         while stop is None or not stop.is_set():
             count = database.run(

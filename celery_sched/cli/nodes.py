@@ -46,6 +46,8 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"in flight   {status.inflight} of {status.max_concurrent_jobs}")
         click.echo(f"runs        {status.running} running, {status.queued} queued")
         click.echo(f"due         {status.due}{overdue}")
+        for one in status.backfills:
+            click.echo(f"backfill    {one.job}: {one.finished} of {one.total} ({one.id})")
         click.echo(
             f"totals      {status.dispatched} dispatched, {status.swept} swept,"
             f" {status.at_capacity} at capacity, {status.lock_lost} locks lost,"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from celery_sched import runtime as runtimes
+from celery_sched.client.backfills import Backfills
 from celery_sched.client.jobs import Jobs
 from celery_sched.client.nodes import Nodes
 from celery_sched.client.runs import Runs
 
 
-class Client(Jobs, Runs, Nodes):
+class Client(Jobs, Runs, Nodes, Backfills):
     """What one app's people may do. Thread-safe."""
 
 

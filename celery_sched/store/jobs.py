@@ -296,3 +296,21 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
             ),
         )
     )
+
+
+def take_back_outcomes(tx: Tx, outcomes: Sequence[tuple[JobId, RunStatus]]) -> None:
+    """Finished runs are run again: their jobs' statistics count how they end then, not how they had ended."""
+    by_job: dict[JobId, list[RunStatus]] = {}
+    for job_id, status in outcomes:
+        by_job.setdefault(job_id, []).append(status)
+    for job_id, statuses in by_job.items():
+        tx.execute(
+            update(job)
+            .where(job.c.id == job_id)
+            .values(
+                run_count=job.c.run_count - sum(s in FINISHED_RUNS for s in statuses),
+                success_count=job.c.success_count - statuses.count(RunStatus.SUCCEEDED),
+                failure_count=job.c.failure_count - sum(s in FAILURES for s in statuses),
+                skipped_count=job.c.skipped_count - statuses.count(RunStatus.SKIPPED),
+            )
+        )

@@ -1,0 +1,42 @@
+"""A backfill comes to an occurrence of the past: is it run, run again, or left as it is?"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from celery_sched.model import Reprocess
+from celery_sched.rules.transitions import ACTIVE, FAILURES, RunStatus
+
+MOST = 1_000_000
+"""Most occurrences of one backfill."""
+MOST_CONCURRENT = 1000
+PRIORITY = -1
+"""Of its runs: behind every other run of the job and of the pool (jobs have 0 to 9)."""
+
+
+class Choice(StrEnum):
+    """What happens to one occurrence."""
+
+    NEW = "new"
+    AGAIN = "again"
+    LEFT = "left"
+
+
+def choose(status: str | None, ever_started: bool, reprocess: Reprocess) -> Choice:
+    """Judge an occurrence by its run (``status`` None: it has none).
+
+    One that was skipped (missed, overlap, too late), or cancelled before it started, never ran: it is run
+    whatever ``reprocess`` says, as a new attempt of the same run, as that is what a backfill is for.
+    """
+    if status is None:
+        return Choice.NEW
+    found = RunStatus(status)
+    if found in ACTIVE:
+        return Choice.LEFT
+    if found is RunStatus.SKIPPED or (found is RunStatus.CANCELLED and not ever_started):
+        return Choice.AGAIN
+    if reprocess is Reprocess.ALL:
+        return Choice.AGAIN
+    if reprocess is Reprocess.FAILED and (found in FAILURES or found is RunStatus.CANCELLED):
+        return Choice.AGAIN
+    return Choice.LEFT

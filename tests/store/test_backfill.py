@@ -1,0 +1,529 @@
+"""Backfills on each kind of database: each occurrence once, never too many at a time, regular runs first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from celery_sched.beat.prune import prune
+from celery_sched.errors import InvalidValue, NotFound
+from celery_sched.model import Backfill, RunId, RunKey, Trigger
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.steps import backfill as step
+from celery_sched.steps.plan import occurrence_key
+from celery_sched.steps.start import Verdict
+from celery_sched.store import audit, backfills, gaps, runs
+from tests import invariants
+from tests.store.world import START, Bench, together
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+FIRST = START - DAY
+"""Noon, as the bench's clock at its start."""
+
+
+def hourly(bench: Bench, name: str = "job", **policies: Any) -> None:
+    """A job that is due at each full hour, made long ago."""
+    bench.client.add(name, task="t.ok", schedule="0 * * * *", **policies)
+    bench.scheduler.poll()
+
+
+def work_off(bench: Bench, status: RunStatus = RunStatus.SUCCEEDED) -> list[RunId]:
+    """Carry out what is in the broker; return the runs."""
+    done = []
+    for key in bench.messages():
+        if bench.start(key).verdict is Verdict.YOURS:
+            assert bench.finish(key, status).settled
+            done.append(key.id)
+    return done
+
+
+def fill(bench: Bench, found: Backfill, most: int = 500) -> list[RunId]:
+    """Poll and work until a backfill has ended; return its runs in the order in which they ran."""
+    order: list[RunId] = []
+    for _ in range(most):
+        bench.scheduler.poll()
+        order += work_off(bench)
+        invariants.check(bench.database)
+        if bench.client.get_backfill(found.id).status != "running":
+            return order
+    raise AssertionError(f"after {most} polls: {bench.client.get_backfill(found.id)}")
+
+
+def instants(bench: Bench, ids: list[RunId]) -> list[datetime]:
+    return [bench.row(run_id).scheduled_for for run_id in ids]
+
+
+def test_the_occurrences_of_a_range_run_once_each(bench: Bench) -> None:
+    """Both ends belong to it; oldest first, one at a time; the mark and the next instant stay."""
+    hourly(bench)
+    before = bench.job_row()
+    made = bench.client.backfill("job", FIRST, FIRST + 5 * HOUR, by="ada")
+    assert (6, 0, "running", "ada") == (made.total, made.finished, made.status, made.created_by)
+    order = fill(bench, made)
+    assert [FIRST + n * HOUR for n in range(6)] == instants(bench, order)
+    done = bench.client.get_backfill(made.id)
+    assert ("done", 6, 6, 0, 0, 6) == (
+        *(done.status, done.total, done.created, done.again, done.left, done.succeeded),
+    )
+    found = bench.scheduler.runs("job")
+    assert {(Trigger.BACKFILL, -1, 1, "succeeded")} == {
+        (run.trigger, run.priority, run.attempt, run.status) for run in found
+    }
+    after = bench.job_row()
+    assert (before.last_scheduled_for, before.next_run_at, before.version, 0) == (
+        *(after.last_scheduled_for, after.next_run_at, after.version, after.planned_count),
+    )
+
+
+def test_never_more_than_it_may(bench: Bench) -> None:
+    """However often schedulers pass, at most ``max_concurrent`` of its runs are unfinished."""
+    hourly(bench, overlap="concurrent")
+    made = bench.client.backfill("job", FIRST, FIRST + 11 * HOUR, max_concurrent=3)
+    second, seen = bench.another(), []
+    for _ in range(30):
+        bench.scheduler.poll()
+        second.poll()
+        found = bench.client.get_backfill(made.id)
+        seen.append(found.queued + found.in_flight)
+        keys = bench.messages()
+        for key in keys[:2]:
+            assert Verdict.YOURS == bench.start(key).verdict
+            assert bench.finish(key).settled
+        for key in keys[2:]:  # the third one goes on while the others end
+            assert Verdict.YOURS == bench.start(key).verdict
+            bench.scheduler.poll()
+            assert bench.finish(key).settled
+        if found.status != "running":
+            break
+    assert (3, "done", 12) == (max(seen), found.status, found.succeeded)
+    assert 12 == len({run.scheduled_for for run in bench.scheduler.runs("job")})
+
+
+@pytest.mark.parametrize("schedulers", [2, 4])
+def test_schedulers_that_step_at_the_same_time(bench: Bench, schedulers: int) -> None:
+    """The step of several schedulers at once: no occurrence twice, never more runs than allowed."""
+    hourly(bench, overlap="concurrent")
+    made = bench.client.backfill("job", FIRST, FIRST + 19 * HOUR, max_concurrent=4)
+    sessions = [bench.session() for _ in range(schedulers)]
+
+    def go_on(session: Any) -> Callable[[], Any]:
+        return lambda: session.run(lambda tx, now: step.backfill(tx, now, bench.config, made.id))
+
+    created = 0
+    while True:
+        together(*(go_on(session) for session in sessions))
+        found = bench.client.get_backfill(made.id)
+        assert found.queued <= 4
+        if found.status != "running":
+            break
+        assert found.created > created, "nobody made anything"
+        created = found.created
+        for dispatch in bench.claim():
+            assert Verdict.YOURS == bench.start(dispatch.key).verdict
+            assert bench.finish(dispatch.key).settled
+        invariants.check(bench.database)
+    assert (20, 20) == (found.created, found.succeeded)
+    assert [1] * 20 == list(Counter(run.scheduled_for for run in bench.scheduler.runs("job")).values())
+
+
+def settled(bench: Bench, hours: int, status: RunStatus | None) -> RunId:
+    """A run of the occurrence of some hour, ended so (None: it is running)."""
+    occurrence = FIRST + hours * HOUR
+    job_row = bench.job_row()
+    row = step._row(job_row, None, occurrence, bench.clock.now)  # type: ignore[arg-type]
+    run_id = RunId(row["id"])
+    bench.set_job("job", last_scheduled_for=START)
+    plain = {**row, "trigger_kind": "schedule", "priority": 5}
+    bench.database.run(lambda tx, now: runs.add(tx, [plain]))
+    (dispatch,) = (one for one in bench.claim() if one.key.id == run_id)
+    assert Verdict.YOURS == bench.start(dispatch.key).verdict
+    if status is not None:
+        assert bench.finish(dispatch.key, status, error="no", result="1", reason="because").settled
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("reprocess", "attempts"),
+    [
+        # succeeded, failed, timed_out, lost, cancelled while running, cancelled before, skipped, running
+        ("none", [1, 1, 1, 1, 1, 2, 2, 1]),
+        ("failed", [1, 2, 2, 2, 2, 2, 2, 1]),
+        ("all", [2, 2, 2, 2, 2, 2, 2, 1]),
+    ],
+)
+def test_what_has_a_run_already(bench: Bench, reprocess: str, attempts: list[int]) -> None:
+    """What never ran is run whatever is asked for; the rest as asked, as a new attempt of the same run."""
+    hourly(bench, overlap="concurrent")
+    ends = ["succeeded", "failed", "timed_out", "lost", "cancelled"]
+    ids = [settled(bench, hour, RunStatus(end)) for hour, end in enumerate(ends)]
+    job_row = bench.job_row()
+    for hour, status in ((5, RunStatus.QUEUED), (6, RunStatus.SKIPPED)):
+        row = {**step._row(job_row, None, FIRST + hour * HOUR, bench.clock.now), "status": status.value}  # type: ignore[arg-type]
+        if status is RunStatus.SKIPPED:
+            row |= {"finished_at": bench.clock.now, "reason": "missed: found 75.0 s late"}
+            bench.set_job("job", skipped_count=1)
+        bench.database.run(lambda tx, now, row=row: runs.add(tx, [row]))  # type: ignore[misc]
+        ids.append(RunId(row["id"]))
+    bench.client.cancel(ids[5])
+    ids.append(settled(bench, 7, None))
+    invariants.check(bench.database)
+    made = bench.client.backfill("job", FIRST, FIRST + 9 * HOUR, reprocess=reprocess, max_concurrent=20)
+    preview = bench.client.preview_backfill("job", FIRST, FIRST + 9 * HOUR)
+    assert (10, FIRST, FIRST + 9 * HOUR) == (preview.total, preview.first, preview.last)
+    assert {**dict.fromkeys(ends, 1), "cancelled": 2, "skipped": 1, "running": 1} == preview.by_status
+    fill(bench, made)
+    assert attempts == [bench.row(run_id).attempt for run_id in ids]
+    done = bench.client.get_backfill(made.id)
+    repeated = attempts.count(2)
+    assert (10, 2, repeated, 8 - repeated) == (done.total, done.created, done.again, done.left)
+    assert 10 == len(bench.scheduler.runs("job"))
+    for run_id, attempt in zip(ids, attempts, strict=True):
+        row = bench.row(run_id)
+        if attempt == 2:
+            assert ("succeeded", None, None, None) == (row.status, row.reason, row.error, row.result)
+            assert (made.id, -1, None) == (row.backfill_id, row.priority, row.stop_requested_at)
+        else:
+            assert None is row.backfill_id
+
+
+def test_a_message_of_the_last_attempt_starts_nothing(bench: Bench) -> None:
+    """What a broker delivers late, or a worker reports late, is of an attempt that is over."""
+    hourly(bench)
+    run_id = settled(bench, 0, RunStatus.FAILED)
+    stale = RunKey(run_id, "a-stale-token", 1)  # type: ignore[arg-type]
+    bench.client.backfill("job", FIRST, FIRST, reprocess="failed")
+    bench.scheduler.poll()
+    (key,) = bench.messages()
+    assert (run_id, 2) == (key.id, key.attempt)
+    assert Verdict.DROP == bench.start(stale).verdict
+    assert not bench.finish(stale).settled
+    assert Verdict.YOURS == bench.start(key).verdict
+    assert bench.finish(key).settled
+    assert "succeeded" == bench.status(run_id)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue"])
+def test_regular_occurrences_wait_and_go_first(bench: Bench, overlap: str) -> None:
+    """One that comes while a run of a backfill is running waits, is not skipped, and runs before the next."""
+    hourly(bench, overlap=overlap)
+    made = bench.client.backfill("job", FIRST, FIRST + 3 * HOUR)
+    bench.scheduler.poll()
+    (key,) = bench.messages()
+    assert Verdict.YOURS == bench.start(key).verdict
+    bench.renew(key)
+    bench.clock.now = START + HOUR
+    bench.set_run(key.id, lease_expires_at=bench.clock.now + HOUR, deadline_at=bench.clock.now + HOUR)
+    bench.scheduler.poll()
+    regular = next(run for run in bench.scheduler.runs("job") if run.trigger is Trigger.SCHEDULE)
+    assert ("queued", START + HOUR) == (regular.status, regular.scheduled_for)
+    assert bench.finish(key).settled
+    order = [key.id, *fill(bench, made)]
+    assert regular.id == order[1]
+    assert [FIRST, START + HOUR, FIRST + HOUR, FIRST + 2 * HOUR, FIRST + 3 * HOUR] == instants(bench, order)
+    assert {"succeeded"} == set(bench.statuses())
+
+
+def test_a_waiting_run_of_a_backfill_delays_nobody(make_bench: Callable[..., Bench]) -> None:
+    """While its run only waits, for a full pool, regular ones of all jobs go before it."""
+    bench = make_bench(max_concurrent_jobs=1)
+    hourly(bench)
+    hourly(bench, "other", priority=0)
+    holder = bench.running("holder")
+    bench.client.backfill("job", FIRST, FIRST + HOUR)
+    bench.scheduler.poll()
+    bench.clock.now = START + HOUR
+    bench.set_run(holder.key.id, lease_expires_at=bench.clock.now + HOUR, deadline_at=bench.clock.now + HOUR)
+    bench.scheduler.poll()
+    assert bench.finish(holder.key).settled
+    order = []
+    for _ in range(3):
+        bench.scheduler.poll()
+        order += [(run.job, run.trigger.value) for run in map(bench.client.get_run, work_off(bench))]
+    assert [("job", "schedule"), ("other", "schedule"), ("job", "backfill")] == order
+
+
+def test_what_the_plan_has_not_decided_is_left_to_it(bench: Bench) -> None:
+    """An occurrence that waits for its jitter gets its regular run, on time, and not a backfill's."""
+    hourly(bench, jitter="30m")
+    bench.clock.now = START + HOUR
+    due = bench.job_row().next_run_at
+    assert due > bench.clock.now
+    made = bench.client.backfill("job", START, bench.clock.now)
+    for _ in range(3):
+        bench.scheduler.poll()
+        work_off(bench)
+    found = bench.client.get_backfill(made.id)
+    assert ("running", 1, 2) == (found.status, found.finished, found.total)
+    bench.clock.now = due
+    fill(bench, made)
+    by_trigger = {run.scheduled_for: run.trigger for run in bench.scheduler.runs("job")}
+    assert {START: Trigger.BACKFILL, START + HOUR: Trigger.SCHEDULE} == by_trigger
+
+
+def test_missed_occurrences_are_made_good(bench: Bench) -> None:
+    """Rows and counted ranges of what was missed: each of them is run, the rows as their second attempt."""
+    hourly(bench, misfire="skip")
+    bench.clock.now = START + 30 * HOUR + 30 * timedelta(minutes=1)
+    bench.scheduler.poll()
+    missed = [run for run in bench.scheduler.runs("job") if run.status == "skipped"]
+    (gap,) = bench.database.read(lambda tx, now: gaps.of_job(tx, bench.client.get("job").id))
+    assert (10, 20) == (len(missed), gap.count)
+    made = bench.client.backfill("job", START + HOUR, bench.clock.now)
+    fill(bench, made)
+    done = bench.client.get_backfill(made.id)
+    assert (30, 20, 10, 0) == (done.succeeded, done.created, done.again, done.left)
+    assert {2} == {bench.row(run.id).attempt for run in missed}
+    assert (30, 20) == (
+        bench.job_row().success_count,
+        bench.job_row().skipped_count,
+    )  # the range stays on record
+
+
+@pytest.mark.parametrize("standing", ["paused", "expired", "error"])
+def test_a_job_that_is_not_planned_is_filled(bench: Bench, standing: str) -> None:
+    """Somebody asked for it by hand, so it does not matter that the job is not active."""
+    hourly(bench)
+    bench.set_job("job", status=standing, next_run_at=None)
+    fill(bench, bench.client.backfill("job", FIRST, FIRST + HOUR))
+    assert ["succeeded", "succeeded"] == bench.statuses()
+
+
+def test_an_edited_schedule_counts_from_the_cursor_on(bench: Bench) -> None:
+    """What is not dealt with yet is walked by the schedule as it is then; the total is what it came to."""
+    hourly(bench)
+    made = bench.client.backfill("job", FIRST, FIRST + 4 * HOUR)
+    bench.scheduler.poll()
+    work_off(bench)
+    bench.client.edit("job", schedule="30 * * * *")
+    order = fill(bench, made)
+    half = timedelta(minutes=30)
+    assert [FIRST + half + n * HOUR for n in range(4)] == instants(bench, order)
+    done = bench.client.get_backfill(made.id)
+    assert (5, 5, "done") == (done.total, done.finished, done.status)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"timezone": "Europe/Nowhere"}, "its job's schedule cannot be used"),
+        ({"schedule": "after 5m"}, "its job's schedule is now 'after 5m'"),
+    ],
+)
+def test_a_schedule_that_cannot_be_walked_any_more(bench: Bench, columns: dict[str, str], said: str) -> None:
+    """The backfill ends with the reason; another one goes on."""
+    hourly(bench)
+    hourly(bench, "other")
+    bad = bench.client.backfill("job", FIRST, FIRST + HOUR)
+    good = bench.client.backfill("other", FIRST, FIRST + HOUR)
+    bench.set_job("job", **columns)
+    fill(bench, good)
+    found = bench.client.get_backfill(bad.id)
+    assert ("cancelled", True) == (found.status, said in str(found.reason)), found.reason
+    assert 2 == bench.client.get_backfill(good.id).succeeded
+
+
+def test_a_deleted_job_ends_its_backfill(bench: Bench) -> None:
+    """Nothing is left of the job: the backfill ends, with the reason."""
+    hourly(bench)
+    made = bench.client.backfill("job", FIRST, FIRST + HOUR)
+    bench.client.delete("job")
+    bench.scheduler.poll()
+    found = bench.client.get_backfill(made.id)
+    assert ("cancelled", "its job was deleted", []) == (found.status, found.reason, bench.statuses())
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_cancelled(bench: Bench, running: bool) -> None:
+    """It ends at once, with what has not started; what is running finishes, unless that is to stop too."""
+    hourly(bench, overlap="concurrent")
+    made = bench.client.backfill("job", FIRST, FIRST + 9 * HOUR, max_concurrent=3)
+    bench.scheduler.poll()
+    key, received, waiting = bench.messages()
+    assert Verdict.YOURS == bench.start(key).verdict
+    bench.receive(received)
+    found = bench.client.cancel_backfill(made.id, by="ada", reason="enough", running=running)
+    assert ("cancelled", "stopped by ada: enough", 1, 2) == (
+        *(found.status, found.reason, found.in_flight, found.cancelled),
+    )
+    assert f"stopped by ada: backfill {made.id} was cancelled: enough" == bench.row(waiting.id).reason
+    assert 1 == bench.in_flight()
+    assert Verdict.DROP == bench.start(received).verdict
+    assert ([key.id] if running else []) == list(bench.renew(key).stopped)
+    status = RunStatus.CANCELLED if running else RunStatus.SUCCEEDED
+    assert bench.finish(key, status).settled
+    bench.scheduler.poll()
+    assert 3 == len(bench.scheduler.runs("job"))
+    again = bench.client.cancel_backfill(made.id, by="bob", reason="once more")
+    assert "stopped by ada: enough" == again.reason
+    invariants.check(bench.database)
+    # what it had cancelled before it started never ran, so the next one runs it
+    fill(bench, bench.client.backfill("job", FIRST, FIRST + 2 * HOUR))
+    expected = {key.id: 1, received.id: 2, waiting.id: 2}
+    assert expected == {run.id: run.attempt for run in bench.scheduler.runs("job")}
+
+
+def test_most_of_a_range_has_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is passed over a few hundred at a time, without waiting between; the counts add up."""
+    monkeypatch.setattr(step, "LOOKED", 7)
+    monkeypatch.setattr(step, "FIRST_LOOK", 2)
+    hourly(bench)
+    fill(bench, bench.client.backfill("job", FIRST, FIRST + 19 * HOUR))
+    made = bench.client.backfill("job", FIRST, FIRST + 22 * HOUR)
+    polls = [bench.scheduler.poll() for _ in range(4)]
+    assert [True, True, False] == [
+        polled.next_in is not None and polled.next_in < 0.1 for polled in polls[:3]
+    ]
+    fill(bench, made)
+    done = bench.client.get_backfill(made.id)
+    assert (23, 3, 0, 20) == (done.total, done.created, done.again, done.left)
+
+
+def test_it_polls_soon_only_while_runs_come(bench: Bench) -> None:
+    """A backfill that makes runs is looked at again soon; one that waits for a long run costs nothing."""
+    hourly(bench)
+    bench.client.backfill("job", FIRST, FIRST + 3 * HOUR)
+    assert 0.2 >= (bench.scheduler.poll().next_in or 99)
+    (key,) = bench.messages()
+    assert Verdict.YOURS == bench.start(key).verdict
+    bench.scheduler._poll._busy_until = 0.0
+    assert 1 < (bench.scheduler.poll().next_in or 99)
+    assert bench.finish(key).settled
+    assert 0.2 >= (bench.scheduler.poll().next_in or 99)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"to_at": FIRST - HOUR}, "to '2026-03-01T11:00:00Z' is refused: not before from"),
+        ({"to_at": START + HOUR}, "not in the future: it is now 2026-03-02T12:00:00Z"),
+        ({"from_at": "yesterday"}, "from 'yesterday' is refused: an ISO 8601 time"),
+        ({"from_at": FIRST + HOUR / 4, "to_at": FIRST + HOUR / 2}, "no occurrence lies from"),
+        (
+            {"from_at": FIRST + HOUR / 4, "to_at": FIRST + HOUR / 2},
+            "The nearest are 2026-03-01T12:00:00Z and",
+        ),
+        ({"from_at": "1980-01-01", "name": "often"}, "occurrences lie from 1980-01-01T00:00:00Z"),
+        ({"max_concurrent": 0}, "max_concurrent 0 is refused: a whole number from 1 to 1000"),
+        ({"max_concurrent": True}, "max_concurrent True is refused"),
+        ({"max_concurrent": 2}, "max_concurrent 2 is refused: 1, as overlap of job 'job' is 'skip'"),
+        ({"reprocess": "fialed"}, "Did you mean 'failed'?"),
+        ({"name": "after"}, "its schedule is 'after 5m': what has no fixed times has none in the past"),
+    ],
+)
+def test_refused(bench: Bench, values: dict[str, Any], said: str) -> None:
+    """What is not allowed is named before anything is written."""
+    hourly(bench)
+    bench.client.add("often", task="t.ok", schedule="* * * * *")
+    bench.client.add("after", task="t.ok", schedule="after 5m")
+    with pytest.raises(InvalidValue) as refused:
+        bench.client.backfill(**{"name": "job", "from_at": FIRST, "to_at": START, **values})
+    assert said in str(refused.value)
+    assert [] == bench.client.backfills()
+
+
+def test_two_of_the_same_times(bench: Bench) -> None:
+    """A range that a running backfill has some of is refused, naming that; beside it, or later, it is not."""
+    hourly(bench)
+    first = bench.client.backfill("job", FIRST, FIRST + 3 * HOUR)
+    with pytest.raises(InvalidValue, match=str(first.id)):
+        bench.client.backfill("job", FIRST + 3 * HOUR, FIRST + 6 * HOUR)
+    other = bench.client.backfill("job", FIRST + 4 * HOUR, FIRST + 6 * HOUR)
+    fill(bench, first)
+    fill(bench, other)
+    again = bench.client.backfill("job", FIRST + 3 * HOUR, FIRST + 6 * HOUR)
+    fill(bench, again)
+    assert 4 == bench.client.get_backfill(again.id).left
+    assert {first.id, other.id, again.id} == {one.id for one in bench.client.backfills("done")}
+    assert [] == bench.client.backfills("running")
+
+
+def test_asked_for_twice_at_the_same_time(bench: Bench) -> None:
+    """Two people who ask for the same in the same moment: one gets it, the other is told."""
+    hourly(bench)
+    clients = [bench.another().client for _ in range(2)]
+
+    def ask(client: Any) -> Callable[[], str]:
+        def work() -> str:
+            try:
+                client.backfill("job", FIRST, FIRST + HOUR)
+            except InvalidValue:
+                return "refused"
+            return "made"
+
+        return work
+
+    assert ["made", "refused"] == sorted(together(*(ask(client) for client in clients)))
+
+
+def test_times_are_those_of_the_job(bench: Bench) -> None:
+    """Without a zone they are the job's; a day as the end is all of it that has come."""
+    bench.client.add("job", task="t.ok", schedule="0 0 * * *", timezone="Asia/Tokyo", overlap="concurrent")
+    made = bench.client.backfill("job", "2026-02-10", "2026-02-12")
+    assert 3 == made.total
+    assert ("2026-02-09T15:00:00+00:00", "2026-02-12T14:59:59.999999+00:00") == (
+        *(made.from_at.isoformat(), made.to_at.isoformat()),
+    )
+    today = bench.client.backfill("job", "2026-03-02T00:00", "2026-03-02")
+    assert (START, 1) == (today.to_at, today.total)
+
+
+def test_unknown_names(bench: Bench) -> None:
+    """What is not there is named."""
+    with pytest.raises(NotFound, match="there is no job 'job'"):
+        bench.client.backfill("job", FIRST, START)
+    for ask in (bench.client.get_backfill, bench.client.cancel_backfill):
+        with pytest.raises(NotFound, match="there is no backfill 'nothing'"):
+            ask("nothing")
+    with pytest.raises(InvalidValue, match="status 'runing'"):
+        bench.client.backfills("runing")
+
+
+def test_it_is_on_record(bench: Bench) -> None:
+    """The audit says who asked and who ended it; status shows it while it runs; old ones are pruned."""
+    hourly(bench)
+    made = bench.client.backfill("job", FIRST, FIRST + HOUR, by="ada")
+    bench.scheduler.poll()
+    (filling,) = bench.client.status().backfills
+    assert (made.id, "job", 0, 2) == (filling.id, filling.job, filling.finished, filling.total)
+    fill(bench, made)
+    assert [] == list(bench.client.status().backfills)
+    cancelled = bench.client.backfill("job", FIRST + 2 * HOUR, FIRST + 3 * HOUR, by="ada")
+    bench.client.cancel_backfill(cancelled.id, by="bob")
+
+    lines = bench.database.read(lambda tx, now: audit.newest(tx, bench.config.app))
+    said = [(line.actor, line.action) for line in reversed(lines) if "backfill" in line.action]
+    assert [
+        ("ada", "backfill"),
+        ("scheduler", "backfill_end"),
+        ("ada", "backfill"),
+        ("bob", "cancel_backfill"),
+    ] == said
+    prune(bench.scheduler.runtime)
+    assert 2 == len(bench.client.backfills())
+    bench.clock.advance(bench.config.keep_runs + DAY)
+    prune(bench.scheduler.runtime)
+    assert [] == bench.client.backfills()
+
+
+def test_a_run_that_is_pruned_meanwhile_is_made_new(bench: Bench) -> None:
+    """An old run that retention deletes between the look and the lock is as one that never was."""
+    hourly(bench)
+    run_id = settled(bench, 0, RunStatus.FAILED)
+    made = bench.client.backfill("job", FIRST, FIRST, reprocess="failed")
+    stood, known = backfills.standing, []
+
+    def standing(tx: Any, keys: Any) -> Any:
+        known.append(stood(tx, keys))
+        runs.prune(tx, bench.config.app, START + DAY, 10)
+        return known[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backfills, "standing", standing)
+        bench.scheduler.poll()
+    assert [{occurrence_key(bench.client.get("job").id, FIRST): ("failed", True)}] == known
+    row = bench.row(run_id)
+    assert (1, made.id, "backfill") == (row.attempt, row.backfill_id, row.trigger_kind)
