@@ -51,6 +51,34 @@ def test_the_same_as_one_schedule(text: str, same: str) -> None:
     assert count_in(other, start, at("2027-06-01T10:30Z")) == count_in(one, start, at("2027-06-01T10:30Z"))
 
 
+@pytest.mark.parametrize(
+    ("text", "day", "expected"),
+    [
+        # 02:30 is jumped over and made good at 03:00; 03:30 comes half an hour later.
+        ("30 2 * * * | 30 3 * * *", "2026-03-29", "01:00 01:30"),
+        ("30 2 * * * | rrule:FREQ=DAILY;BYHOUR=2;BYMINUTE=45;BYSECOND=0", "2026-03-29", "01:00"),
+        ("30 2 * * * | */30 2 * * *", "2026-10-25", "00:00 00:30 01:00 01:30"),
+        # A rule begins and ends in the middle of a day.
+        (
+            "rrule:DTSTART=20260101T120000;FREQ=HOURLY;COUNT=3 | 0 1 * * *",
+            "2026-01-01",
+            "00:00 11:00 12:00 13:00",
+        ),
+        (
+            "rrule:DTSTART=20260101T120000Z;FREQ=HOURLY;COUNT=2 | every 13h",
+            "2026-01-01",
+            "10:00 12:00 13:00",
+        ),
+    ],
+)
+def test_the_number_on_special_days(text: str, day: str, expected: str) -> None:
+    """Made-good times, repeated ones and the two ends of a rule are counted as they are listed."""
+    schedule, start = parse(text, tz="Europe/Berlin"), at(f"{day}T00:00Z")
+    begin, end = start - SECOND, start + timedelta(hours=22)
+    assert expected == " ".join(f"{instant:%H:%M}" for instant in between(schedule, begin, end, 100))
+    assert len(expected.split()) == count_in(schedule, begin, end)
+
+
 MEMBERS = [
     *["* * * * *", "*/7 1-3 * * *", "30 2 * * *", "0 0-23 * * *", "0 0 1 1 *", "* 2 * * * 0,30"],
     *["H H(0-4) * * *", "quartz:0/20 0/7 0-3 * * ?", "quartz:0 30 2 ? * 1", "@hourly"],
