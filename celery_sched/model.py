@@ -30,7 +30,17 @@ class Overlap(StrEnum):
 
     SKIP = "skip"
     QUEUE = "queue"
+    QUEUE_ONE = "queue_one"
+    REPLACE = "replace"
     CONCURRENT = "concurrent"
+
+
+class Backoff(StrEnum):
+    """How the pause before a retry grows: not at all, by ``retry_delay`` each time, twofold each time."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
 
 
 class Misfire(StrEnum):
@@ -134,6 +144,27 @@ class JobDefinition:
     """A run that could not start within this time of its occurrence is skipped (``expired``)."""
     max_runtime: timedelta | None = None
     time_limit: timedelta | None = None
+    """Absolute, whatever the job's heartbeats say: then its process is killed."""
+    soft_time_limit: timedelta | None = None
+    """When ``SoftTimeLimitExceeded`` is raised in the task, which may then clean up."""
+    heartbeat_timeout: timedelta | None = None
+    """Once a run has sent a heartbeat, how long it may go without another one."""
+    retries: int = 0
+    """How often a run that failed, timed out or was lost is tried again."""
+    backoff: Backoff = Backoff.EXPONENTIAL
+    retry_delay: timedelta = timedelta(seconds=10)
+    """The pause before the first retry."""
+    retry_max_delay: timedelta = timedelta(hours=1)
+    retry_jitter: bool = True
+    """Whether each pause is shortened by up to half, made from the run's id and the attempt."""
+    retry_on: Sequence[str] = ()
+    """Names of exceptions (with or without their module; subclasses count) to retry on; empty: on all."""
+    give_up_on: Sequence[str] = ()
+    """Names of exceptions never to retry on."""
+    requeue: bool = False
+    """For idempotent jobs: a lost run is queued again at once, without counting as a retry."""
+    pause_on_failure: int | None = None
+    """So many failed runs in a row pause the job."""
     priority: int = 5
     """0 (last) to 9 (first)."""
     pool: str = "default"

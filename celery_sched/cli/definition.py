@@ -12,8 +12,12 @@ from celery_sched.errors import InvalidValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES: dict[type, str] = {list: """'[1, "two"]'""", dict: """'{"city": "Berlin"}'"""}
-NULLABLE_DURATIONS = ("misfire_grace", "expires", "max_runtime", "time_limit", "jitter")
-NULLABLE = (*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs")
+NULLABLE_DURATIONS = (
+    *("misfire_grace", "expires", "max_runtime", "time_limit", "soft_time_limit", "heartbeat_timeout"),
+    "jitter",
+)
+NULLABLE = (*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs", "pause_on_failure")
+LISTS = ("exclude", "retry_on", "give_up_on")
 
 TIMES_OPTIONS = (
     click.option("--tz", "timezone", metavar="ZONE", help="Time zone of the schedule (UTC)."),
@@ -43,7 +47,9 @@ DEFINITION_OPTIONS = (
     click.option("--args", metavar="JSON", help="The task's arguments, a JSON list: '[1, \"two\"]'."),
     click.option("--kwargs", metavar="JSON", help="The task's keyword arguments, a JSON object."),
     click.option(
-        "--overlap", metavar="POLICY", help="While a run is active: skip (default), queue, concurrent."
+        "--overlap",
+        metavar="POLICY",
+        help="While a run is active: skip (default), queue, queue_one, replace, concurrent.",
     ),
     click.option("--max-queued", type=int, help="With overlap queue: most runs that may wait (1000)."),
     click.option("--misfire", metavar="POLICY", help="Occurrences found late: once (default), all, skip."),
@@ -56,6 +62,21 @@ DEFINITION_OPTIONS = (
     ),
     click.option("--max-runtime", metavar="DURATION", help="A run that lasts longer is stopped, or none."),
     click.option("--time-limit", metavar="DURATION", help="Hard limit, whatever the job reports, or none."),
+    click.option("--soft-time-limit", metavar="DURATION", help="SoftTimeLimitExceeded in the task, or none."),
+    click.option(
+        "--heartbeat-timeout", metavar="DURATION", help="Longest pause between two heartbeats, or none."
+    ),
+    click.option("--retries", type=int, help="How often a failed, timed out or lost run is tried again (0)."),
+    click.option("--backoff", metavar="HOW", help="How pauses grow: exponential (default), linear, fixed."),
+    click.option("--retry-delay", metavar="DURATION", help="The pause before the first retry (10s)."),
+    click.option("--retry-max-delay", metavar="DURATION", help="The longest pause (1h)."),
+    click.option(
+        "--retry-jitter/--no-retry-jitter", default=None, help="Pauses are shortened by up to half."
+    ),
+    click.option("--retry-on", multiple=True, metavar="EXCEPTION", help="Retry on these only; none: on all."),
+    click.option("--give-up-on", multiple=True, metavar="EXCEPTION", help="Never retry on these; none."),
+    click.option("--requeue/--no-requeue", default=None, help="A lost run is queued again at once."),
+    click.option("--pause-on-failure", metavar="N", help="Pause after N failed runs in a row, or none."),
     click.option("--priority", type=int, help="0 (last) to 9 (first); 5."),
     click.option("--pool", metavar="NAME", help="The pool whose slots its runs take (default)."),
     click.option("--queue", metavar="NAME", help="The Celery queue, or none for the task's own."),
@@ -88,14 +109,17 @@ def read_definition(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in NULLABLE:
         if str(fields.get(name, "")).lower() == "none":
             fields[name] = None
-    if fields.get("max_runs") is not None:
-        try:
-            fields["max_runs"] = int(fields["max_runs"])
-        except ValueError as error:
-            raise InvalidValue("--max-runs", fields["max_runs"], "a whole number, or none") from error
-    if "exclude" in fields:
-        terms = list(fields["exclude"])
-        fields["exclude"] = [] if [term.lower() for term in terms] == ["none"] else terms
+    for name in ("max_runs", "pause_on_failure"):
+        if fields.get(name) is not None:
+            try:
+                fields[name] = int(fields[name])
+            except ValueError as error:
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidValue(option, fields[name], "a whole number, or none") from error
+    for name in LISTS:
+        if name in fields:
+            terms = list(fields[name])
+            fields[name] = [] if [term.lower() for term in terms] == ["none"] else terms
     return fields
 
 

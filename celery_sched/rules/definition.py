@@ -7,9 +7,9 @@ from dataclasses import MISSING, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from celery_sched.durations import parse_duration
+from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
-from celery_sched.model import DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
+from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
 from celery_sched.rules import readers, schedules
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
@@ -44,8 +44,10 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
             values[key] = read(given[key], key)
         elif key in _REQUIRED:
             raise InvalidValue(key, None, "it must be given")
-        elif key in ("args", "kwargs", "options", "exclude"):
-            values[key] = [] if key in ("args", "exclude") else {}
+        elif key in _LISTS:
+            values[key] = []
+        elif key in ("kwargs", "options"):
+            values[key] = {}
     zone = schedules.check_zone(values.get("timezone", "UTC"))
     for key in ("start_at", "end_at"):
         at = values.get(key)
@@ -54,6 +56,7 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     definition = JobDefinition(**values)
     schedule = schedule_for(definition)
     _check_times(definition)
+    _check_limits(definition)
     return replace(definition, schedule=schedule.text)
 
 
@@ -72,6 +75,18 @@ def _check_times(definition: JobDefinition) -> None:
         raise InvalidValue("on_excluded", definition.on_excluded.value, allowed, hint)
     if bare.next_after(begin) is not None and schedule_for(definition).next_after(begin) is None:
         raise InvalidValue("exclude", list(definition.exclude), "these calendars exclude every occurrence")
+
+
+def _check_limits(definition: JobDefinition) -> None:
+    """What the limits and the retries say together."""
+    soft, hard = definition.soft_time_limit, definition.time_limit
+    if soft is not None and hard is not None and soft >= hard:
+        allowed = f"less than time_limit ({format_duration(hard)})"
+        raise InvalidValue("soft_time_limit", format_duration(soft), allowed)
+    first, longest = definition.retry_delay, definition.retry_max_delay
+    if definition.retries and first > longest:
+        allowed = f"at most retry_max_delay ({format_duration(longest)})"
+        raise InvalidValue("retry_delay", format_duration(first), allowed)
 
 
 def checked_arguments(args: Any, kwargs: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
@@ -109,12 +124,24 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "expires": readers.optional_duration,
     "max_runtime": readers.optional_duration,
     "time_limit": readers.optional_duration,
+    "soft_time_limit": readers.optional_duration,
+    "heartbeat_timeout": readers.optional_duration,
+    "retries": readers.count(0, 1000),
+    "backoff": readers.one_of(Backoff),
+    "retry_delay": parse_duration,
+    "retry_max_delay": parse_duration,
+    "retry_jitter": readers.truth,
+    "retry_on": readers.exception_names,
+    "give_up_on": readers.exception_names,
+    "requeue": readers.truth,
+    "pause_on_failure": readers.optional_count(1, 1000),
     "priority": readers.count(0, 9),
     "pool": readers.named(100),
     "run_immediately": readers.truth,
     "enabled": readers.truth,
     "description": readers.description,
 }
+_LISTS = ("args", "exclude", "retry_on", "give_up_on")
 _REQUIRED = tuple(
     field.name
     for field in fields(JobDefinition)

@@ -138,6 +138,19 @@ def calendar_terms(value: Any, what: str) -> list[Any]:
     return terms
 
 
+def exception_names(value: Any, what: str) -> list[str]:
+    """Names such as ``ConnectionError`` or ``requests.exceptions.Timeout``; classes are named as they are."""
+    values = [value] if isinstance(value, str | type) else value
+    if not isinstance(values, list | tuple) or len(values) > 100:
+        raise InvalidValue(what, value, "a list of at most 100 names of exceptions")
+    names = [f"{one.__module__}.{one.__qualname__}" if isinstance(one, type) else one for one in values]
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise InvalidValue(what, name, 'the name of an exception, such as "requests.exceptions.Timeout"')
+        a_text(name, what, 255)
+    return [str(name).removeprefix("builtins.") for name in names]
+
+
 def named(longest: int) -> Callable[[Any, str], str]:
     return lambda value, what: a_name(value, what, longest)
 

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from celery_sched.model import (
+    Backoff,
     DayMode,
     Dst,
     Job,
@@ -22,9 +23,13 @@ from celery_sched.model import (
 )
 
 DEFINITION = tuple(field.name for field in fields(JobDefinition))
-_DURATIONS = ("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit", "jitter")
+_DURATIONS = (
+    *("misfire_grace", "catchup_window", "expires", "max_runtime", "time_limit", "soft_time_limit"),
+    *("heartbeat_timeout", "retry_delay", "retry_max_delay", "jitter"),
+)
 _CHOICES = {
     "overlap": Overlap,
+    "backoff": Backoff,
     "misfire": Misfire,
     "dst": Dst,
     "day_mode": DayMode,

@@ -21,7 +21,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
+    true,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeDecorator
@@ -107,6 +109,17 @@ job = Table(
     Column("expires", Double),
     Column("max_runtime", Double),
     Column("time_limit", Double),
+    Column("soft_time_limit", Double),
+    Column("heartbeat_timeout", Double),
+    Column("retries", Integer, nullable=False, server_default="0"),
+    Column("backoff", String(20), nullable=False, server_default="exponential"),
+    Column("retry_delay", Double, nullable=False, server_default="10"),
+    Column("retry_max_delay", Double, nullable=False, server_default="3600"),
+    Column("retry_jitter", Boolean(create_constraint=False), nullable=False, server_default=true()),
+    Column("retry_on", JSON, nullable=False, server_default=text("'[]'")),
+    Column("give_up_on", JSON, nullable=False, server_default=text("'[]'")),
+    Column("requeue", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("pause_on_failure", Integer),
     Column("priority", Integer, nullable=False),
     Column("pool", String(100), nullable=False),
     Column("run_immediately", Boolean(create_constraint=False), nullable=False),
@@ -134,6 +147,7 @@ job = Table(
     Column("success_count", BigInteger, nullable=False, server_default="0"),
     Column("failure_count", BigInteger, nullable=False, server_default="0"),
     Column("skipped_count", BigInteger, nullable=False, server_default="0"),
+    Column("failures_in_row", Integer, nullable=False, server_default="0"),
     Column("last_run_at", Instant),
     Column("last_status", String(20)),
     Column("created_at", Instant, nullable=False),
@@ -187,6 +201,8 @@ run = Table(
     Column("deadline_at", Instant),
     Column("eta", Instant),  # Celery's own retry: when, and with what
     Column("retries", Integer, nullable=False, server_default="0"),
+    Column("retried", Integer, nullable=False, server_default="0"),  # by the job's own `retries`
+    Column("beat_at", Instant),  # the last heartbeat; NULL: it never sent one
     Column("finished_at", Instant),
     Column("stop_requested_at", Instant),
     Column("stop_requested_by", String(255)),
@@ -213,6 +229,24 @@ run = Table(
         name="lease_iff_held",
     ),
     CheckConstraint("holds_job IS NULL OR token IS NOT NULL", name="holder_has_token"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+attempt = Table(
+    "sched_attempt",
+    metadata,
+    Column("run_id", String(36), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(1000)),
+    Column("worker_name", String(255)),
+    Column("started_at", Instant),
+    Column("ended_at", Instant, nullable=False),
+    Column("error", LongText),
+    Index(None, "app", "ended_at"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

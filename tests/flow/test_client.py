@@ -15,7 +15,17 @@ from sqlalchemy import create_engine, delete, insert, select, update
 from celery_sched import runtime
 from celery_sched.client import client as proxy
 from celery_sched.errors import AlreadyExists, InvalidValue, NotFound, SchedulerError
-from celery_sched.model import DayMode, Dst, JobDefinition, JobStatus, Misfire, OnExcluded, Overlap, Source
+from celery_sched.model import (
+    Backoff,
+    DayMode,
+    Dst,
+    JobDefinition,
+    JobStatus,
+    Misfire,
+    OnExcluded,
+    Overlap,
+    Source,
+)
 from celery_sched.store.tables import job as job_table
 from tests.flow.stage import Stage, somebody_waits
 from tests.private_server import wait_until
@@ -44,6 +54,17 @@ EVERYTHING: dict[str, Any] = {
     "expires": "1h",
     "max_runtime": 1234567.891,
     "time_limit": timedelta(days=36_525),
+    "soft_time_limit": timedelta(days=36_524),
+    "heartbeat_timeout": timedelta(microseconds=1),
+    "retries": 1000,
+    "backoff": "fixed",
+    "retry_delay": timedelta(microseconds=3),
+    "retry_max_delay": timedelta(days=1, microseconds=1),
+    "retry_jitter": False,
+    "retry_on": ["a.B"],
+    "give_up_on": ["KeyError", "c.d.E"],
+    "requeue": True,
+    "pause_on_failure": 7,
     "priority": 9,
     "run_immediately": True,
     "description": "what\nfor",
@@ -70,7 +91,10 @@ def each_stage(database_url: str, tmp_path: Path) -> Iterator[Stage]:
 def test_the_least_that_makes_a_job(stage: Stage) -> None:
     """Name, task and schedule are enough; the job waits for its first occurrence; an audit line says who."""
     added = stage.client.add("job", task="t", schedule="0 * * * *", by="ada")
-    assert JobDefinition("job", "t", "0 * * * *", args=[], exclude=[]) == added.definition
+    assert (
+        JobDefinition("job", "t", "0 * * * *", args=[], exclude=[], retry_on=[], give_up_on=[])
+        == added.definition
+    )
     assert (JobStatus.ACTIVE, None, Source.OPERATOR) == (added.status, added.status_reason, added.source)
     assert (NOON + HOUR, None, 1) == (added.next_run_at, added.last_scheduled_for, added.version)
     assert added == stage.client.get("job") == stage.client.list()[0]
@@ -95,6 +119,7 @@ def test_every_field_is_kept_exactly(each_stage: Stage) -> None:
             "day_mode": DayMode.AND,
             "jitter": timedelta(microseconds=1),
             "on_excluded": OnExcluded.NEXT_BUSINESS_DAY,
+            "backoff": Backoff.FIXED,
             "overlap": Overlap.QUEUE,
             "misfire": Misfire.ALL,
             "misfire_grace": timedelta(milliseconds=100),
@@ -119,7 +144,7 @@ def test_every_field_is_kept_exactly(each_stage: Stage) -> None:
         ({"timezone": "Europe/Berlim"}, "'Europe/Berlim'"),
         (
             {"overlap": "skipp"},
-            "overlap 'skipp' is refused: one of skip, queue, concurrent. Did you mean skip?",
+            "overlap 'skipp' is refused: one of skip, queue, queue_one, replace, concurrent. Did you",
         ),
         ({"misfire": "run"}, "misfire 'run' is refused: one of once, all, skip"),
         ({"max_runtime": -1}, "max_runtime -1 is refused: a duration is not negative"),

@@ -176,7 +176,7 @@ def test_check_says_what_to_run(database: Database) -> None:
     schema.upgrade(url_of(database))
     database.read(lambda tx, now: schema.check(tx, "proj"))
     database.run(lambda tx, now: tx.execute(text("UPDATE sched_version SET version_num = '9999'")))
-    with pytest.raises(SchemaMismatch, match=r"at revision 9999.*needs 0002.*newer release"):
+    with pytest.raises(SchemaMismatch, match=r"at revision 9999.*needs 0003.*newer release"):
         database.read(lambda tx, now: schema.check(tx, "proj"))
     with pytest.raises(SchedulerError, match="9999"):
         schema.upgrade(url_of(database))

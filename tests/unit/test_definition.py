@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_sched.errors import InvalidValue
-from celery_sched.model import DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
+from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
 from celery_sched.rules.definition import checked
 from celery_sched.rules.readers import plain
 
@@ -22,7 +22,7 @@ CYCLE.append(CYCLE)
 
 def test_the_least() -> None:
     """Name, task and schedule are enough; the rest are the defaults of the model."""
-    assert JobDefinition(**GOOD, args=[], exclude=[]) == checked(**GOOD)
+    assert JobDefinition(**GOOD, args=[], exclude=[], retry_on=[], give_up_on=[]) == checked(**GOOD)
 
 
 def test_every_field_has_one_form() -> None:
@@ -49,6 +49,17 @@ def test_every_field_has_one_form() -> None:
         expires="1h",
         max_runtime=timedelta(minutes=2),
         time_limit="PT5M",
+        soft_time_limit="4m",
+        heartbeat_timeout=30,
+        retries=5,
+        backoff="linear",
+        retry_delay="1s",
+        retry_max_delay=timedelta(minutes=1),
+        retry_jitter=False,
+        retry_on=(ConnectionError, "requests.exceptions.Timeout"),
+        give_up_on="KeyError",
+        requeue=True,
+        pause_on_failure=3,
         priority=9,
         pool="reports",
         run_immediately=True,
@@ -77,6 +88,17 @@ def test_every_field_has_one_form() -> None:
         expires=timedelta(hours=1),
         max_runtime=timedelta(minutes=2),
         time_limit=timedelta(minutes=5),
+        soft_time_limit=timedelta(minutes=4),
+        heartbeat_timeout=timedelta(seconds=30),
+        retries=5,
+        backoff=Backoff.LINEAR,
+        retry_delay=timedelta(seconds=1),
+        retry_max_delay=timedelta(minutes=1),
+        retry_jitter=False,
+        retry_on=["ConnectionError", "requests.exceptions.Timeout"],
+        give_up_on=["KeyError"],
+        requeue=True,
+        pause_on_failure=3,
         priority=9,
         pool="reports",
         run_immediately=True,
@@ -98,6 +120,14 @@ REFUSED = [
     ({"max_runs": 0}, "max_runs", "from 1 to"),
     ({"max_runs": True}, "max_runs", "from 1 to"),
     ({"jitter": -1}, "jitter", "not negative"),
+    ({"retries": -1}, "retries", "from 0 to 1000"),
+    ({"backoff": "expo"}, "backoff", "one of fixed, linear, exponential"),
+    ({"retries": 1, "retry_delay": "2h"}, "retry_delay", "at most retry_max_delay"),
+    ({"retry_on": ["no good"]}, "retry_on", "the name of an exception"),
+    ({"give_up_on": 5}, "give_up_on", "names of exceptions"),
+    ({"requeue": 1}, "requeue", "true or false"),
+    ({"pause_on_failure": 0}, "pause_on_failure", "from 1 to 1000"),
+    ({"soft_time_limit": 5, "time_limit": 5}, "soft_time_limit", "less than time_limit"),
     ({"exclude": 5}, "exclude", "a list of calendars"),
     ({"exclude": ["weekly:mon-sun"]}, "exclude", "exclude every occurrence"),
     ({"on_excluded": "run"}, "on_excluded", "one of skip, next_business_day"),
@@ -136,7 +166,7 @@ REFUSED = [
     ({"options": {"headers": {"sched_run": "x"}}}, "sched_run", "scheduler's"),
     ({"options": {"headers": 5}}, "options['headers']", "mapping"),
     ({"overlap": "skipp"}, "job 'nightly': overlap 'skipp'", "Did you mean skip?"),
-    ({"overlap": None}, "overlap", "one of skip, queue, concurrent"),
+    ({"overlap": None}, "overlap", "one of skip, queue, queue_one, replace, concurrent"),
     ({"misfire": "never"}, "misfire 'never'", "one of once, all, skip"),
     ({"max_queued": 0}, "max_queued 0", "1 to 100000"),
     ({"max_queued": True}, "max_queued", "1 to 100000"),
