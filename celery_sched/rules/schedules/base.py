@@ -20,7 +20,7 @@ class Schedule(Protocol):
 
     @property
     def kind(self) -> str:
-        """``cron``, ``every``, ``after``, ``once``, ``rrule`` or ``solar``."""
+        """``cron``, ``every``, ``after``, ``once``, ``rrule``, ``solar`` or ``union``."""
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first occurrence strictly later than ``instant``; None = never again."""

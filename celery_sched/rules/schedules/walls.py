@@ -157,7 +157,7 @@ class WallTimes:
         return self._days[kind]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _day_bits(times: TimesOfDay) -> int:
     return bits_of(
         hour * 3600 + minute * 60 + second
