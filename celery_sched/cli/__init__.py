@@ -24,6 +24,8 @@ import click
 from celery_sched.errors import AlreadyExists, InvalidConfig, InvalidValue, NotFound, SchedulerError
 
 COMMANDS = {
+    "backfill": "backfill",
+    "backfills": "backfill",
     "cancel": "runs",
     "doctor": "schema",
     "jobs": "jobs",

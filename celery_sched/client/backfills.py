@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from celery_sched.client.base import Base, checked_status, near
+from celery_sched.client import ranges
+from celery_sched.client.base import Base, checked_status
 from celery_sched.errors import InvalidValue, NotFound
 from celery_sched.failpoints import failpoint
 from celery_sched.model import (
@@ -16,23 +16,14 @@ from celery_sched.model import (
     BackfillPreview,
     BackfillStatus,
     JobId,
-    Overlap,
     Reprocess,
     RunId,
 )
-from celery_sched.rules import readers
-from celery_sched.rules.backfill import MOST, MOST_CONCURRENT
-from celery_sched.rules.schedules import Schedule, check_zone
-from celery_sched.rules.schedules.zones import instant_of_wall
 from celery_sched.rules.transitions import ACTIVE, RunStatus
-from celery_sched.rules.upcoming import schedule_of
 from celery_sched.steps.stop import stop
 from celery_sched.store import backfills, jobs, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run as run_table
-
-INSTANT = timedelta(microseconds=1)
-DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class Backfills(Base):
@@ -58,34 +49,11 @@ class Backfills(Base):
         :raises InvalidValue: a value that is not allowed, nothing to do, or a running backfill of these
             times; nothing was written.
         """
-        reading = _reprocess(reprocess)
-        if (
-            isinstance(max_concurrent, bool)
-            or not isinstance(max_concurrent, int)
-            or not 1 <= max_concurrent <= MOST_CONCURRENT
-        ):
-            raise InvalidValue(
-                "max_concurrent", max_concurrent, f"a whole number from 1 to {MOST_CONCURRENT}"
-            )
 
         def work(tx: Tx, now: datetime) -> Backfill:
             row = self._locked(tx, name)
-            if max_concurrent > 1 and row.overlap != Overlap.CONCURRENT:
-                raise InvalidValue(
-                    "max_concurrent",
-                    max_concurrent,
-                    f"1, as overlap of job {name!r} is {row.overlap!r}: one run of it at a time",
-                )
-            first, last, total = _range(row, from_at, to_at, now)
-            running = backfills.overlapping(tx, JobId(row.id), first, last)
-            if running is not None:
-                raise InvalidValue(
-                    "the backfill of job",
-                    name,
-                    f"backfill {running.id}, from {running.from_at.isoformat()} to"
-                    f" {running.to_at.isoformat()}, is running and has some of these times",
-                    f"Wait for it, or stop it: sched backfills cancel {running.id}",
-                )
+            reading = ranges.reprocess(reprocess)
+            first, last, total = _asked(tx, now, row, from_at, to_at, max_concurrent)
             made = BackfillId(str(uuid.uuid4()))
             values: dict[str, Any] = {
                 "from_at": first,
@@ -102,7 +70,7 @@ class Backfills(Base):
                     "app": self._config.app,
                     "job_id": row.id,
                     "job": name,
-                    "at": first - INSTANT,
+                    "at": first - ranges.INSTANT,
                     "status": BackfillStatus.RUNNING.value,
                     "created_at": now,
                     "created_by": by[:255],
@@ -114,21 +82,24 @@ class Backfills(Base):
 
         return self._database.run(work)
 
-    def preview_backfill(self, name: str, from_at: datetime | str, to_at: datetime | str) -> BackfillPreview:
+    def preview_backfill(
+        self,
+        name: str,
+        from_at: datetime | str,
+        to_at: datetime | str,
+        *,
+        max_concurrent: int = 1,
+        reprocess: Reprocess | str = Reprocess.NONE,
+    ) -> BackfillPreview:
         """What a backfill would have to do; it is refused for the same reasons. Nothing is written."""
 
         def work(tx: Tx, now: datetime) -> BackfillPreview:
-            self._job(tx, name)
-            row = jobs.get(tx, self._config.app, name)
-            first, last, total = _range(row, from_at, to_at, now)
-            schedule = schedule_of(row)
-            begin = schedule.next_after(first - INSTANT)
-            end = schedule.latest_in(first - INSTANT, last)
-            if row is None or begin is None or end is None:
-                raise AssertionError("there is an occurrence: it was counted")
-            return BackfillPreview(
-                name, total, begin, end, runs.count_occurrences(tx, JobId(row.id), begin, end)
-            )
+            row = self._row(tx, name)
+            ranges.reprocess(reprocess)
+            first, last, total = _asked(tx, now, row, from_at, to_at, max_concurrent)
+            begin, end = ranges.ends(row, first, last)
+            counts = runs.count_occurrences(tx, JobId(row.id), begin, end)
+            return BackfillPreview(name, total, begin, end, counts)
 
         return self._database.read(work)
 
@@ -196,67 +167,19 @@ class Backfills(Base):
         return backfills.from_row(row, backfills.count_runs(tx, [backfill_id]).get(backfill_id, {}))
 
 
-def _reprocess(value: Reprocess | str) -> Reprocess:
-    known = [one.value for one in Reprocess]
-    if value not in known:
-        raise InvalidValue("reprocess", value, f"one of {', '.join(known)}", near(str(value), known))
-    return Reprocess(value)
-
-
-def _range(
-    row: Any, from_at: datetime | str, to_at: datetime | str, now: datetime
+def _asked(
+    tx: Tx, now: datetime, row: Any, from_at: datetime | str, to_at: datetime | str, max_concurrent: int
 ) -> tuple[datetime, datetime, int]:
-    """The range as instants, checked, and how many occurrences of the job (its row) lie in it."""
-    first, last = _instant(row, from_at, "from"), _instant(row, to_at, "to")
-    if isinstance(to_at, str) and DAY.fullmatch(to_at.strip()):
-        tomorrow = datetime.fromisoformat(to_at.strip()) + timedelta(days=1)
-        last = (
-            min(now, instant_of_wall(check_zone(row.timezone), tomorrow) - INSTANT) if last <= now else last
-        )
-    if last < first:
-        raise InvalidValue("to", _shown(last), f"not before from ({_shown(first)})")
-    if last > now:
-        raise InvalidValue(
-            "to",
-            _shown(last),
-            f"not in the future: it is now {_shown(now)}",
-            "What comes later is run by the schedule.",
-        )
-    schedule: Schedule = schedule_of(row)
-    if schedule.kind == "after":
+    """The range as instants, and how many occurrences of the job (its row) lie in it; or why it cannot be."""
+    ranges.check_concurrency(row, max_concurrent)
+    first, last, total = ranges.occurrences(row, from_at, to_at, now)
+    running = backfills.overlapping(tx, JobId(row.id), first, last)
+    if running is not None:
+        span = f"{ranges.shown(running.from_at)} to {ranges.shown(running.to_at)}"
         raise InvalidValue(
             "the backfill of job",
             row.name,
-            f"its schedule is {row.schedule!r}: what has no fixed times has none in the past",
-            f"To run it once now: sched run {row.name}",
-        )
-    total = schedule.count_in(first - INSTANT, last)
-    if total == 0:
-        before = schedule.latest_in(datetime(1970, 1, 1, tzinfo=UTC), first)
-        after = schedule.next_after(last)
-        near_by = " and ".join(_shown(one) for one in (before, after) if one is not None)
-        raise InvalidValue(
-            "the backfill of job",
-            row.name,
-            f"no occurrence lies from {_shown(first)} to {_shown(last)}",
-            f"The nearest are {near_by}." if near_by else "",
-        )
-    if total > MOST:
-        raise InvalidValue(
-            "the backfill of job",
-            row.name,
-            f"{total} occurrences lie from {_shown(first)} to {_shown(last)}; at most {MOST} are allowed",
-            "Do it in parts.",
+            f"backfill {running.id} of {span} is running and has some of these times",
+            f"Wait for it, or end it: sched backfills cancel {running.id}",
         )
     return first, last, total
-
-
-def _instant(row: Any, value: datetime | str, what: str) -> datetime:
-    found = readers.moment(value, what)
-    if found is None:
-        raise InvalidValue(what, value, "it must be given")
-    return found if found.tzinfo is not None else instant_of_wall(check_zone(row.timezone), found)
-
-
-def _shown(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

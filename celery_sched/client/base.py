@@ -25,6 +25,9 @@ class Base:
         self._database = runtime.database
 
     def _job(self, tx: Tx, name: str) -> Job:
+        return job_forms.from_row(self._row(tx, name))
+
+    def _row(self, tx: Tx, name: str) -> Any:
         row = jobs.get(tx, self._config.app, name)
         if row is None:
             known = list(jobs.names(tx, self._config.app))
@@ -34,7 +37,7 @@ class Base:
             raise NotFound(
                 "job", name, hint or "See: sched jobs. Jobs in code come with a scheduler's start."
             )
-        return job_forms.from_row(row)
+        return row
 
     def _locked(self, tx: Tx, name: str) -> Any:
         return jobs.lock(tx, [self._job(tx, name).id])[self._job(tx, name).id]

@@ -32,6 +32,9 @@ POLL = (
 )
 CANCEL = ("stop:requested", "settle:moved")
 ABANDON = ("settle:moved", "abandon:settled")
+BACKFILL = (
+    *("backfill:inserted", "backfill:again", "backfill:moved", "backfill:committed", "backfill:cancelled"),
+)  # in test_backfill.py
 WORKER = ("start:committed", "finish:begin", "finish:committed")  # in test_worker.py
 
 
@@ -44,7 +47,7 @@ def test_every_failpoint_is_tested() -> None:
         if file.name != "failpoints.py"
         for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())
     }
-    assert {*POLL, *CANCEL, *ABANDON, *WORKER} == found
+    assert {*POLL, *CANCEL, *ABANDON, *BACKFILL, *WORKER} == found
 
 
 @pytest.fixture

@@ -171,10 +171,10 @@ def test_what_has_a_run_already(bench: Bench, reprocess: str, attempts: list[int
     bench.client.cancel(ids[5])
     ids.append(settled(bench, 7, None))
     invariants.check(bench.database)
-    made = bench.client.backfill("job", FIRST, FIRST + 9 * HOUR, reprocess=reprocess, max_concurrent=20)
     preview = bench.client.preview_backfill("job", FIRST, FIRST + 9 * HOUR)
     assert (10, FIRST, FIRST + 9 * HOUR) == (preview.total, preview.first, preview.last)
     assert {**dict.fromkeys(ends, 1), "cancelled": 2, "skipped": 1, "running": 1} == preview.by_status
+    made = bench.client.backfill("job", FIRST, FIRST + 9 * HOUR, reprocess=reprocess, max_concurrent=20)
     fill(bench, made)
     assert attempts == [bench.row(run_id).attempt for run_id in ids]
     done = bench.client.get_backfill(made.id)
