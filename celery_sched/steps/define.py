@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from celery_sched.config import Config
-from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
 from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, next_occurrence, over
 from celery_sched.store import apps, gaps, job_forms, jobs
@@ -216,12 +215,14 @@ def _give_up(tx: Tx, now: datetime, row: Any, what: str) -> dict[str, Any]:
             # `first` counts even where it is no occurrence (run_immediately), as in the misfire rule
             last = times.schedule.latest_in(first, now) or first
             count = 1 + times.schedule.count_in(first, now)
-    except InvalidValue:  # its zone vanished, say: what cannot be read can still be paused and repaired
+    except Exception:  # its zone vanished, say: what cannot be read can still be paused and repaired
         if due > now:
             return {}
+        last, count = now, 0  # nobody knows how many
     reason = f"missed: late when the job was {what}"
     gaps.add(tx, [gaps.row_of(row, now, first, last, count, reason)])
-    return {"last_scheduled_for": last, "skipped_count": row.skipped_count + count}
+    mark = last if count else due
+    return {"last_scheduled_for": mark, "skipped_count": row.skipped_count + count}
 
 
 def _record_inactive(tx: Tx, now: datetime, row: Any) -> None:
@@ -233,7 +234,7 @@ def _record_inactive(tx: Tx, now: datetime, row: Any) -> None:
         if schedule.kind == "after" or first is None or last is None:
             return
         count = schedule.count_in(since, now)
-    except InvalidValue:
+    except Exception:  # whatever a zone or a calendar raises
         first, last, count = since, now, 0  # it cannot be read: the whole span, and nobody knows how many
     gaps.add(tx, [gaps.row_of(row, now, first, last, count, f"{row.status}: {row.status_reason or ''}")])
 

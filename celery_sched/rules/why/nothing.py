@@ -34,10 +34,10 @@ def of_nothing(facts: Facts) -> Answer:
         return _due(facts, job, at)
     if at <= job.created_at:
         return of_gap(facts, facts.gap) if facts.gap else _before_job(facts, job)
+    if job.timing_since is not None and at <= job.timing_since:
+        return _before_edit(facts, job)
     if times is None:
         return of_gap(facts, facts.gap) if facts.gap else _unreadable(facts, job)
-    if job.timing_since is not None and at <= job.timing_since:
-        return of_gap(facts, facts.gap) if facts.gap else _before_edit(facts, job)
     refused = of_times(facts, job, times)
     # the ends of a gap are occurrences for certain, also an instant set by hand, which no schedule knows
     if facts.gap is not None and (refused is None or at in (facts.gap.from_at, facts.gap.to_at)):
@@ -89,7 +89,7 @@ def of_gap(facts: Facts, gap: GapSeen) -> Answer:
         span = f"from {local(gap.from_at, facts)} to {local(gap.to_at, facts)}"
         of = f"it is one of {gap.count} occurrences {span}"
     elif gap.count == 1:
-        of = "it is on record"
+        of = "it is the one occurrence that is on record"
     else:
         of = (
             f"it lies between {local(gap.from_at, facts)} and {local(gap.to_at, facts)},"
@@ -120,7 +120,7 @@ def _inactive(facts: Facts, job: Job) -> Answer:
 def _unreadable(facts: Facts, job: Job) -> Answer:
     """The job's times cannot be read, so nobody can say what was an occurrence."""
     said = [f"nobody can say when the job was due: {facts.unreadable}"]
-    if job.status is not JobStatus.ACTIVE:
+    if job.inactive_since is not None and facts.at > job.inactive_since:
         outcome, more, steps = _inactive(facts, job)
         return outcome, [*more, *said], steps
     return Outcome.ERROR, said, [command("jobs", "show", job.name)]
@@ -229,6 +229,20 @@ def _before_job(facts: Facts, job: Job) -> Answer:
 
 def _before_edit(facts: Facts, job: Job) -> Answer:
     """The times that it has now are not those that it had then."""
+    gap, certain = facts.gap, facts.gap is not None and facts.at in (facts.gap.from_at, facts.gap.to_at)
+    if gap is not None and (certain or facts.earlier is None):
+        return of_gap(facts, gap)
+    refused, was = None, ""
+    if facts.earlier is not None:
+        then = replace(job, definition=facts.earlier)
+        was = f"then its schedule was {_shown(then)}: "
+        try:
+            times, zone = jitter_for(then.definition, job.anchor), ZoneInfo(then.definition.timezone)
+            refused = of_times(replace(facts, job=then, times=times, zone=zone), then, times)
+        except SchedulerError as error:
+            refused = Outcome.ERROR, [str(error)], []
+    if gap is not None and refused is None:
+        return of_gap(facts, gap)
     since = job.timing_since or job.created_at
     who = "" if facts.edited is None else f" by {facts.edited.actor}"
     said = [
@@ -236,20 +250,12 @@ def _before_edit(facts: Facts, job: Job) -> Answer:
     ]
     if facts.earlier is None:
         said.append("what they were is not in the audit log")
-        return Outcome.BEFORE_EDIT, said, []
-    was = replace(job, definition=facts.earlier)
-    try:
-        times = jitter_for(was.definition, job.anchor)
-        then = replace(facts, job=was, times=times, zone=ZoneInfo(was.definition.timezone))
-        refused = of_times(then, was, times)
-    except SchedulerError as error:
-        return Outcome.BEFORE_EDIT, [*said, f"then its schedule was {_shown(was)}: {error}"], []
-    if refused is not None:
-        said.append(f"then its schedule was {_shown(was)}: {refused[1][0]}")
+    elif refused is not None:
+        said.append(was + refused[1][0])
     elif facts.at < facts.now - facts.keep:
-        said.append(f"then its schedule was {_shown(was)}: {_pruned(facts)}")
+        said.append(was + _pruned(facts))
     else:
-        said.append(f"then its schedule was {_shown(was)}, of which it was an occurrence")
+        said.append(f"{was}it was an occurrence")
     return Outcome.BEFORE_EDIT, said, []
 
 
