@@ -21,6 +21,8 @@ ENVIRONMENT_PREFIX = "CELERY_SCHED_"
 SETTING_PREFIX = "sched_"
 LONGEST_APP = 100
 SHORTEST_LEASE = timedelta(seconds=3)
+SHORTEST_HEARTBEAT = timedelta(seconds=1)
+KILL_GRACE = timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Config:
     max_runtime: timedelta
     start_timeout: timedelta
     poll_interval: timedelta
+    heartbeat_timeout: timedelta
+    kill_grace: timedelta
     keep_runs: timedelta
 
     @property
@@ -87,6 +91,17 @@ def _count(value: Any, what: str) -> int:
     if number is None or not 1 <= number <= 100_000:
         raise InvalidValue(what, value, "a whole number from 1 to 100000")
     return number
+
+
+def _heartbeat(value: Any, what: str) -> timedelta:
+    found = parse_duration(value, what)
+    if found < SHORTEST_HEARTBEAT:
+        raise InvalidValue(what, value, "at least 1 s: workers look for heartbeats twice a second")
+    return found
+
+
+def _grace(value: Any, what: str) -> timedelta:
+    return parse_duration(value, what, allow_zero=True)
 
 
 def _redis(value: Any, what: str) -> str | None:
@@ -172,6 +187,19 @@ SETTINGS = (
         "1s",
         "longest pause between two looks at the database; at most a sixth of the lease",
     ),
+    Setting(
+        "heartbeat_timeout",
+        _heartbeat,
+        "2m",
+        "once a run has sent a heartbeat, how long it may go without another one; at least 1 s",
+    ),
+    Setting(
+        "kill_grace",
+        _grace,
+        None,
+        "time between SIGTERM and SIGKILL for a run that shall end; 0: SIGKILL at once; below a third of the "
+        "lease (default: 3 s, or a sixth of the lease where that is shorter)",
+    ),
     Setting("keep_runs", parse_duration, "30d", "age at which finished runs are pruned"),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
@@ -203,7 +231,8 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
         except InvalidValue as error:
             values[setting.name] = None
             problems.append(str(error))
-    problems += _unknown(conf, environ) + _contradictions(values["lease"], values["poll_interval"])
+    problems += _unknown(conf, environ)
+    problems += _contradictions(values["lease"], values["poll_interval"], values["kill_grace"])
     if values["app"] is None and main:
         try:
             values["app"] = _app(main, "the Celery app's name")
@@ -213,6 +242,8 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
         raise InvalidConfig(problems)
     values["app"] = values["app"] or "celery"
     values["database_url"] = values["database_url"] or f"sqlite:///{values['home'] / 'sched.sqlite3'}"
+    if values["kill_grace"] is None:
+        values["kill_grace"] = min(KILL_GRACE, values["lease"] / 6)
     return Config(**values)
 
 
@@ -246,7 +277,9 @@ def _no_setting(shown: str, name: str, form: str) -> str:
     return f"{shown} is not a setting. There are: {', '.join(_spelled(form, known) for known in DEFAULTS)}."
 
 
-def _contradictions(lease: timedelta | None, poll_interval: timedelta | None) -> list[str]:
+def _contradictions(
+    lease: timedelta | None, poll_interval: timedelta | None, kill_grace: timedelta | None
+) -> list[str]:
     problems = []
     if lease is not None and lease < SHORTEST_LEASE:
         problems.append(f"sched_lease {lease.total_seconds():g} s is too short: at least 3 s.")
@@ -254,6 +287,12 @@ def _contradictions(lease: timedelta | None, poll_interval: timedelta | None) ->
         problems.append(
             f"sched_poll_interval {poll_interval.total_seconds():g} s is more than a sixth of sched_lease "
             f"({lease.total_seconds():g} s): at most {(lease / 6).total_seconds():g} s."
+        )
+    if lease is not None and kill_grace is not None and kill_grace >= lease / 3:
+        problems.append(
+            f"sched_kill_grace {kill_grace.total_seconds():g} s is too long for sched_lease "
+            f"({lease.total_seconds():g} s): less than {(lease / 3).total_seconds():g} s, so that a run that "
+            "is asked to stop is gone before its lease ends."
         )
     return problems
 

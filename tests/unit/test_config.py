@@ -45,6 +45,8 @@ def test_the_defaults() -> None:
         max_runtime=600 * SECOND,
         start_timeout=600 * SECOND,
         poll_interval=SECOND,
+        heartbeat_timeout=120 * SECOND,
+        kill_grace=3 * SECOND,
         keep_runs=timedelta(days=30),
     ) == load({}, "proj", {})
     assert "celery" == load({}, None, {}).app
@@ -82,6 +84,10 @@ def test_every_setting_is_in_the_config() -> None:
         ("max_runtime", "1h30m", 5400 * SECOND),
         ("start_timeout", "PT5M", 300 * SECOND),
         ("poll_interval", "250ms", 0.25 * SECOND),
+        ("heartbeat_timeout", "90s", 90 * SECOND),
+        ("heartbeat_timeout", 1, SECOND),
+        ("kill_grace", "0", 0 * SECOND),
+        ("kill_grace", "19.9s", 19.9 * SECOND),
         ("keep_runs", "2w", timedelta(days=14)),
     ],
 )
@@ -94,6 +100,10 @@ def test_each_setting_is_read(name: str, given: Any, expected: Any) -> None:
 
 
 NAN, INFINITY = float("nan"), float("inf")
+DURATIONS = (
+    *("lease", "max_runtime", "start_timeout", "poll_interval", "heartbeat_timeout", "kill_grace"),
+    "keep_runs",
+)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +137,16 @@ NAN, INFINITY = float("nan"), float("inf")
         ),
         *(
             (name, value, 'a duration is written "90s"')
-            for name in ("lease", "max_runtime", "start_timeout", "poll_interval", "keep_runs")
+            for name in DURATIONS
             for value in (True, False, NAN, INFINITY, "soon", "", [], "-5m")
         ),
         *(
             (name, value, "a duration is not negative")
-            for name in ("lease", "max_runtime", "start_timeout", "poll_interval", "keep_runs")
+            for name in DURATIONS
             for value in (-1, -0.5, timedelta(seconds=-1), -1e9)
         ),
         ("lease", 0, "longer than zero"),
+        *(("heartbeat_timeout", value, "at least 1 s") for value in (0.999, "500ms")),
         ("keep_runs", "200000d", "at most 100 years"),
     ],
 )
@@ -204,6 +215,18 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 def test_lease_and_poll_interval_fit_together(lease: str, poll_interval: str, said: list[str]) -> None:
     """A lease has a floor, and a poll comes at least six times in it, or live workers would be swept."""
     assert said == problems({"sched_lease": lease, "sched_poll_interval": poll_interval})
+
+
+@pytest.mark.parametrize(
+    ("lease", "given", "expected"),
+    [("60s", None, 3.0), ("12s", None, 2.0), ("3s", None, 0.5), ("12s", "3.9s", 3.9), ("3s", 0, 0.0)],
+)
+def test_the_grace_before_a_kill_fits_into_the_lease(lease: str, given: object, expected: float) -> None:
+    """Where it is not given it is 3 s or a sixth of the lease; what is given must be below a third of it."""
+    conf = {"sched_lease": lease, "sched_poll_interval": "0.1s", "sched_kill_grace": given}
+    assert expected == load(conf, "proj", {}).kill_grace.total_seconds()
+    (problem,) = problems({**conf, "sched_kill_grace": load(conf, "proj", {}).lease / 3})
+    assert "is too long for sched_lease" in problem and "less than" in problem
 
 
 def test_the_configuration_wins_over_the_environment() -> None:
