@@ -32,7 +32,8 @@ from celery_sched.cli.output import (
 from celery_sched.cli.preview import upcoming
 from celery_sched.cli.timeline import print_calendar
 from celery_sched.durations import format_duration
-from celery_sched.model import Job, JobStatus
+from celery_sched.errors import InvalidValue
+from celery_sched.model import Job, JobDefinition, JobStatus
 from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.schedules import check_zone
 from celery_sched.rules.upcoming import jitter_for
@@ -125,7 +126,11 @@ def job_row(job: Job, now: datetime) -> tuple[object, ...]:
 def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show everything about one job, its next instants too."""
     job = client_of(ctx).get(name)
-    following = next_instants(job, SHOWN_INSTANTS)
+    try:
+        following = next_instants(job, SHOWN_INSTANTS)
+    except InvalidValue as error:  # broken since it was planned last: all the rest can be shown
+        say(f"Warning: {name} will be in error when it is due: {error}", colour="yellow")
+        following = []
     if as_json:
         print_json({**job_json(job), "next": [instant(when) for when in following]})
         return
@@ -147,8 +152,7 @@ def described(job: Job, now: datetime) -> list[tuple[str, object]]:
         if isinstance(own, datetime):
             text: object = f"{local(own)} ({distance(own, now)})"
         elif key == "exclude":
-            zone = check_zone(definition.timezone)
-            text = ", ".join(read_calendar(term, zone).text for term in definition.exclude)
+            text = calendars(definition)
         elif key in (*NULLABLE_DURATIONS, "catchup_window"):
             text = "" if own is None else format_duration(own)
         elif isinstance(value, (dict, list, bool)):
@@ -157,6 +161,15 @@ def described(job: Job, now: datetime) -> list[tuple[str, object]]:
             text = value
         lines.append((key, text))
     return lines
+
+
+def calendars(definition: JobDefinition) -> str:
+    """What a job excludes, as it was typed; as it is stored where it cannot be read."""
+    try:
+        zone = check_zone(definition.timezone)
+        return ", ".join(read_calendar(term, zone).text for term in definition.exclude)
+    except InvalidValue:  # the job is in error, which says why, and this command is how people look at it
+        return json.dumps(definition.exclude, ensure_ascii=False)
 
 
 def next_instants(job: Job, count: int) -> list[datetime]:

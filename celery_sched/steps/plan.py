@@ -63,6 +63,7 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
     for row in rows:
         job_id = JobId(row.id)
         try:
+            job_forms.check_row(row)
             definition = job_forms.definition_of(row)
             times = jitter_of(row)
             running = active.get(job_id, runs.Active())

@@ -7,6 +7,7 @@ serialization, lock wait) is tried again here and nowhere else.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -66,6 +67,8 @@ class Database:
         if self.dialect.row_locks:
             # no pool_pre_ping: it would wait for a connection that swallows bytes where nothing watches it
             kwargs.update(isolation_level="READ COMMITTED")
+        else:
+            kwargs.update(json_deserializer=_read_json)
         self.engine: Engine = create_engine(
             self.url, pool_size=pool_size, max_overflow=pool_size, pool_timeout=seconds, **kwargs
         )
@@ -220,6 +223,14 @@ def _shut_down(fd: int) -> None:
         logger.warning("cut a database connection that did not answer in time")
     except OSError:
         logger.debug("a silent database connection was gone already")
+
+
+def _read_json(text: str) -> Any:
+    """JSON from SQLite, which stores any text: what is none stays text: one row is wrong, not its query."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

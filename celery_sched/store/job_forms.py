@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from celery_sched.errors import InvalidValue
 from celery_sched.model import (
     Backoff,
     DayMode,
@@ -35,6 +36,7 @@ _CHOICES = {
     "day_mode": DayMode,
     "on_excluded": OnExcluded,
 }
+_SHAPES: dict[str, type] = {"args": list, "kwargs": dict, "options": dict, "exclude": list}
 
 
 def to_columns(definition: JobDefinition) -> dict[str, Any]:
@@ -68,14 +70,30 @@ def json_value(value: Any) -> Any:
 
 
 def definition_of(row: Any) -> JobDefinition:
-    """The definition in a row."""
+    """The definition in a row, a choice that does not exist as it is: :func:`check_row`."""
     values = {name: getattr(row, name) for name in DEFINITION}
     for name in _DURATIONS:
         if values[name] is not None:
             values[name] = timedelta(seconds=values[name])
     for name, kind in _CHOICES.items():
-        values[name] = kind(values[name])
+        if values[name] in list(kind):
+            values[name] = kind(values[name])
     return JobDefinition(**values)
+
+
+def check_row(row: Any) -> None:
+    """Refuse what only plain SQL can write; such a row is shown and repaired all the same.
+
+    :raises InvalidValue: names the field, its value and what is allowed.
+    """
+    for name, kind in _CHOICES.items():
+        value = getattr(row, name)
+        if value not in list(kind):
+            raise InvalidValue(name, value, f"one of {', '.join(kind)}")
+    for name, shape in _SHAPES.items():
+        value = getattr(row, name)
+        if not isinstance(value, shape):
+            raise InvalidValue(name, value, f"JSON of {'a list' if shape is list else 'an object'}")
 
 
 def from_row(row: Any) -> Job:
