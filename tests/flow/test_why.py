@@ -277,6 +277,22 @@ def test_missed_while_no_scheduler_ran(stage: Stage) -> None:
     said(stage, NOON + 30 * MINUTE, Outcome.RAN, "1s late")
 
 
+def test_made_good_by_a_backfill(stage: Stage) -> None:
+    """The command that is shown for what was missed does what it says, and the run says who made it."""
+    stage.client.add("job", task="t", schedule="every 1m")
+    stage.clock.advance(30 * MINUTE + SECOND)
+    stage.work_off()
+    for minute in (7, 25):  # of a counted range, and with a row of its own
+        at = NOON + minute * MINUTE
+        (shown,) = ask(stage, at).next_steps
+        assert f"sched backfill job --from {at:%Y-%m-%dT%H:%M:%SZ} --to {at:%Y-%m-%dT%H:%M:%SZ}" == shown
+        made = stage.client.backfill("job", at, at)
+        stage.scheduler.poll()
+        said(stage, at, Outcome.WAITING, f"by backfill {made.id}")
+        stage.work_off()
+        said(stage, at, Outcome.RAN, f"by backfill {made.id}", "attempt 2" if minute == 25 else "it ran")
+
+
 def test_missed_by_misfire_skip(stage: Stage) -> None:
     """Older than the grace: which grace."""
     stage.client.add("job", task="t", schedule="every 1h", misfire="skip", misfire_grace="5s")
@@ -338,6 +354,18 @@ def test_error(stage: Stage) -> None:
     stage.clock.advance(10 * MINUTE)
     for minute in (1, 2, 3):
         said(stage, NOON + minute * MINUTE, Outcome.ERROR, "Mars/Olympus")
+
+
+def test_late_while_its_times_could_not_be_read(stage: Stage) -> None:
+    """Nobody passed while the zone was gone: what came is on record, though nobody can count it."""
+    stage.client.add("job", task="t", schedule="every 1m", timezone="Europe/Berlin")
+    broken = update(job_table).values(timezone="Mars/Olympus")
+    stage.database.run(lambda tx, now: tx.execute(broken))
+    stage.clock.advance(3 * MINUTE + SECOND)
+    said(stage, NOON + 2 * MINUTE, Outcome.ERROR, "nobody can say when the job was due", "Mars/Olympus")
+    stage.client.edit("job", timezone="Europe/Berlin")
+    for minute in (1, 2, 3):
+        said(stage, NOON + minute * MINUTE, Outcome.MISSED, "late when the job was changed")
 
 
 # -- its times -----------------------------------------------------------------------------------------

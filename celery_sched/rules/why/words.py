@@ -173,4 +173,4 @@ def by(act: Act | None, facts: Facts) -> str:
 def sentence(text: str) -> str:
     """With a capital letter and a full stop."""
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!", ".)")) else ".")
