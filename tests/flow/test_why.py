@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, update
@@ -27,6 +28,15 @@ def stage(make_stage: MakeStage) -> Stage:
     made = make_stage(NOON)
     made.scheduler.poll()
     return made
+
+
+@pytest.fixture
+def each_stage(database_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """The same on each database."""
+    made = Stage(tmp_path, database_url, NOON)
+    made.scheduler.poll()
+    yield made
+    made.close()
 
 
 def step(stage: Stage, minutes: float) -> None:
@@ -175,8 +185,9 @@ def test_it_was_cancelled(stage: Stage) -> None:
     said(stage, NOON + HOUR, Outcome.CANCELLED, "stopped by me: wrong day", "it had not started")
 
 
-def test_it_waits_for_the_run_before(stage: Stage) -> None:
+def test_it_waits_for_the_run_before(each_stage: Stage) -> None:
     """Queued behind a run of the same job: which, and of when."""
+    stage = each_stage
     stage.client.add("job", task="t", schedule="every 1h", overlap="queue")
     step(stage, 60)
     key = stage.key(only(stage))
@@ -261,8 +272,9 @@ def test_a_full_queue(stage: Stage) -> None:
 # -- missed --------------------------------------------------------------------------------------------
 
 
-def test_missed_while_no_scheduler_ran(stage: Stage) -> None:
+def test_missed_while_no_scheduler_ran(each_stage: Stage) -> None:
     """From a row and from a counted range: when nobody ran, the policy, and how to make it good."""
+    stage = each_stage
     stage.client.add("job", task="t", schedule="every 1m")
     stage.clock.advance(30 * MINUTE + SECOND)
     stage.work_off()
@@ -505,8 +517,9 @@ def test_the_minute_is_enough(stage: Stage) -> None:
     said(stage, "12:31", Outcome.NOT_AN_OCCURRENCE)
 
 
-def test_jitter(stage: Stage) -> None:
+def test_jitter(each_stage: Stage) -> None:
     """The occurrence and the time at which its run was due are both known."""
+    stage = each_stage
     stage.client.add("job", task="t", schedule="every 1h", jitter="30m")
     due = stage.client.get("job").next_run_at
     assert due is not None and due - NOON - HOUR > 2 * MINUTE
@@ -559,8 +572,9 @@ def test_before_the_job(stage: Stage) -> None:
         )
 
 
-def test_before_an_edit(stage: Stage) -> None:
+def test_before_an_edit(each_stage: Stage) -> None:
     """What the schedule was then, by whom and when it was changed; what ran then ran."""
+    stage = each_stage
     stage.client.add("job", task="t", schedule="every 1h")
     worked(stage, 90)
     stage.client.edit("job", schedule="every 7m", by="me")
@@ -617,8 +631,9 @@ def test_pruned(make_stage: MakeStage) -> None:
     said(stage, NOON + 80 * MINUTE, Outcome.RAN)
 
 
-def test_a_deleted_job(stage: Stage) -> None:
+def test_a_deleted_job(each_stage: Stage) -> None:
     """What ran is still known; of the rest it is said by whom the job was deleted; a new one begins anew."""
+    stage = each_stage
     stage.client.add("job", task="t", schedule="every 1m", timezone="Europe/Berlin")
     worked(stage, 2)
     stage.client.pause("job")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import parse
-from celery_sched.rules.why import read_asked, within_minute
+from celery_sched.rules.why import Outcome, read_asked, within_minute
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
 NOW = datetime(2026, 3, 2, 23, 30, 5, tzinfo=UTC)
@@ -64,6 +65,14 @@ def test_refused_times(typed: str) -> None:
     """What cannot be read, or lies outside of 1970 to 2999, is refused with what is allowed."""
     with pytest.raises(InvalidValue, match="a time from 1970 to 2999"):
         read_asked(typed, BERLIN, NOW)
+
+
+def test_every_outcome_is_explained() -> None:
+    """The page of schedules has a row for each outcome and for nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    table = page.partition("| outcome | it |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert sorted(Outcome) == sorted(name.strip(" `") for cell in cells for name in cell.split(","))
 
 
 @given(st.text())
