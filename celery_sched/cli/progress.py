@@ -69,11 +69,12 @@ class Pace:
     def say(self, found: Backfill) -> str:
         """``2 running, 1 waiting, 3 failed, 4.2/s, 5m left``."""
         self._seen.append((time.monotonic(), found.finished))
-        said = [f"{found.in_flight} running"]
-        said += [f"{found.queued} waiting"] if found.queued else []
-        said += [f"{found.failed} failed"] if found.failed else []
+        failed = [f"{found.failed} failed"] if found.failed else []
+        if found.status is not BackfillStatus.RUNNING:
+            return ", ".join([f"{found.succeeded} succeeded", *failed])
+        said = [f"{found.in_flight} running", *([f"{found.queued} waiting"] if found.queued else []), *failed]
         rate = self.rate()
-        if rate > 0 and found.status is BackfillStatus.RUNNING:
+        if rate > 0:
             said.append(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min")
             left = timedelta(seconds=round(max(0, found.total - found.finished) / rate))
             said.append(f"{format_duration(left)} left")
