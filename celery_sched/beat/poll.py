@@ -42,6 +42,9 @@ BUSY, BUSY_FOR = 0.2, 2.0
 """Seconds between two polls, for so long after a backfill made runs: short ones do not go at one a second.
 One that waits for long runs costs no more than the others."""
 
+WARN_AGAIN = 600.0
+"""Seconds after which the log says again that a job's queue is full."""
+
 
 @dataclass
 class Counts:
@@ -52,6 +55,7 @@ class Counts:
     planned: int = 0
     skipped: int = 0
     missed: int = 0
+    replaced: int = 0
     backfilled: int = 0
     dispatched: int = 0
     at_capacity: int = 0
@@ -90,6 +94,7 @@ class Poll:
         self._node = identity.id
         self._broker = Broker(app)
         self._frequent: set[str] = set()
+        self._warned: dict[str, float] = {}
         self._lost: frozenset[RunId] = frozenset()
         """What the last claim lost: somebody had it locked, and may for a while. Asked for last."""
         self._busy_until = 0.0
@@ -183,6 +188,12 @@ class Poll:
             counts.planned += done.planned
             counts.skipped += done.skipped
             counts.missed += done.missed
+            counts.replaced += len(done.replaced)
+            self._release((one.pool, one.run_id) for one in done.replaced if one.freed)
+            for one in done.replaced:
+                logger.info("run %s of job %r (%s) is replaced", one.run_id, one.job, one.status)
+            for job, reason in done.full:
+                self._warn_seldom(job, "job %r: an occurrence is skipped, %s", job, reason)
             for job, reason in done.errors:
                 logger.error("job %r cannot be planned and is in status 'error': %s", job, reason)
             for job, seconds in done.frequent:
@@ -194,6 +205,13 @@ class Poll:
             if time.monotonic() > deadline:
                 break
         return True
+
+    def _warn_seldom(self, about: str, text: str, *values: object) -> None:
+        """Warn of what lasts once in ten minutes, not at each occurrence."""
+        last = self._warned.get(about)
+        if last is None or time.monotonic() - last >= WARN_AGAIN:
+            self._warned[about] = time.monotonic()
+            logger.warning(text, *values)
 
     def _backfill(self, seen: Look, deadline: float, counts: Counts) -> bool:
         more = False

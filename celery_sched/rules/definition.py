@@ -83,6 +83,9 @@ def _check_limits(definition: JobDefinition) -> None:
     if soft is not None and hard is not None and soft >= hard:
         allowed = f"less than time_limit ({format_duration(hard)})"
         raise InvalidValue("soft_time_limit", format_duration(soft), allowed)
+    if definition.overlap is Overlap.REPLACE and definition.misfire is Misfire.ALL:
+        allowed = "with overlap 'replace' it is once or skip: in a catch-up each run would replace the last"
+        raise InvalidValue("misfire", definition.misfire.value, allowed, "Or choose overlap='queue'.")
     first, longest = definition.retry_delay, definition.retry_max_delay
     if definition.retries and first > longest:
         allowed = f"at most retry_max_delay ({format_duration(longest)})"

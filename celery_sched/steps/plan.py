@@ -10,15 +10,15 @@ from typing import Any
 
 from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
-from celery_sched.model import JobDefinition, JobId, JobStatus, Trigger
+from celery_sched.model import JobDefinition, JobId, JobStatus, Overlap, RunId, Trigger
 from celery_sched.rules import misfire, overlap
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import jitter_of, over, schedule_of
-from celery_sched.store import gaps, job_forms, jobs, runs
+from celery_sched.store import gaps, job_forms, jobs, runs, stopping
 from celery_sched.store.apps import Downtime
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Row, Tx
 
 BATCH = 200
 """Jobs planned in one transaction."""
@@ -26,6 +26,8 @@ MOST_OF_ONE = 50
 """Occurrences of one job planned in one tick: a burst of one job does not hold up the others."""
 FREQUENT = timedelta(seconds=10)
 INSTANT = timedelta(microseconds=1)
+SCHEDULER = "the scheduler"
+"""Who asks a run to stop that is replaced."""
 NAMESPACE = uuid.UUID("6f1c2f1e-0f5f-4b57-9d0c-6a5a3d7f7c11")
 
 
@@ -39,7 +41,22 @@ class Planned:
     errors: tuple[tuple[str, str], ...] = ()
     frequent: tuple[tuple[str, float], ...] = ()
     """Jobs that fire more often than every 10 s, and how often."""
+    full: tuple[tuple[str, str], ...] = ()
+    """Jobs whose occurrences were skipped because as many wait as may, and the reason."""
+    replaced: tuple[stopping.Stopped, ...] = ()
+    """Runs that were asked to stop for a later one; the caller releases the slots of those `freed`."""
     more: bool = False
+
+
+@dataclass(frozen=True)
+class _Made:
+    """One job's new rows: how many are queued, how many overlap skipped, and for which run others stop."""
+
+    rows: Sequence[dict[str, Any]]
+    queued: int
+    skipped: int
+    full: str | None = None
+    replacing: Mapping[str, Any] | None = None
 
 
 def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None) -> Planned:
@@ -47,44 +64,57 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
 
     ``downtime`` is the last one of all schedulers, for the reasons.
 
+    A job that replaces, one of whose active runs somebody has locked just now, is left to the next pass: a
+    silent worker then delays this job and no other.
+
     Guard: job active, next_run_at <= now and version unchanged; unique occurrence_key; high-water mark.
-    Locks: due jobs (skip locked), then the new runs.
+    Locks: due jobs, then the active runs of those that replace (both skip locked), then the new runs.
     If it dies here: nothing was written; the next pass of any scheduler plans the same.
     """
     rows = jobs.lock_due(tx, config.app, now, BATCH)
     if not rows:
         return Planned()
+    replacing = [JobId(row.id) for row in rows if row.overlap == Overlap.REPLACE]
+    replaceable = _lock_active(tx, replacing)
     active = runs.active_by_job(tx, [JobId(row.id) for row in rows])
     new: list[dict[str, Any]] = []
     new_gaps: list[Mapping[str, Any]] = []
     moves: list[jobs.Advance] = []
     decided: list[tuple[Any, misfire.Due]] = []
     errors: list[tuple[str, str]] = []
+    full: list[tuple[str, str]] = []
+    stops: list[tuple[Mapping[str, Any], Sequence[Row]]] = []
     for row in rows:
         job_id = JobId(row.id)
+        running = active.get(job_id, runs.Active())
+        if job_id in replacing and len(replaceable.get(job_id, ())) < running.count:
+            continue
         try:
             job_forms.check_row(row)
             definition = job_forms.definition_of(row)
             times = jitter_of(row)
-            running = active.get(job_id, runs.Active())
             due = _due(row, definition, times, now, running)
-            made, queued, skipped = _rows(row, definition, times, due, now, running, downtime)
-            move = _advance(row, definition, due, queued, skipped + _missed(due))
+            made = _rows(row, definition, times, due, now, running, downtime)
+            move = _advance(row, definition, due, made.queued, made.skipped + _missed(due))
         except Exception as error:  # one job's bad schedule never stops another's
             reason = f"{type(error).__name__}: {error}"
             errors.append((row.name, reason))
-            new_gaps.append(_gap_in_error(row, now, reason))
+            new_gaps.append(gaps.in_error(row, now, reason))
             moves.append(
                 jobs.Advance(
                     job_id, row.version, None, row.last_scheduled_for, status=JobStatus.ERROR, reason=reason
                 )
             )
             continue
-        new += made
+        new += made.rows
+        if made.full is not None:
+            full.append((row.name, made.full))
+        if made.replacing is not None:
+            stops.append((made.replacing, replaceable.get(job_id, ())))
         if due.gap is not None:
-            new_gaps.append(_gap_row(row, due.gap, now, downtime))
+            new_gaps.append(gaps.of_missed(row, due.gap, now, downtime))
         if move.status is JobStatus.EXPIRED:
-            new_gaps += _gap_beyond(row, times, due, now, move.reason)
+            new_gaps += gaps.beyond(row, times, due, now, move.reason)
         decided.append((row, due))
         moves.append(move)
     # a row edited by plain SQL may lead to an occurrence that has its run already
@@ -92,6 +122,13 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
     new = [made for made in new if made["occurrence_key"] not in known]
     runs.add(tx, new)
     failpoint("plan:inserted")
+    # those that have their run already replace nothing
+    replaced = [
+        one
+        for made_for, others in stops
+        if made_for["occurrence_key"] not in known
+        for one in stopping.stop_runs(tx, now, others, SCHEDULER, replaced_by(made_for))
+    ]
     gaps.add(tx, new_gaps)
     matched = jobs.advance(tx, now, moves)
     if matched != len(moves):
@@ -103,9 +140,26 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
         missed=sum(_missed(due) for _, due in decided),
         errors=tuple(errors),
         frequent=tuple(_frequent(decided)),
+        full=tuple(full),
+        replaced=tuple(replaced),
         more=len(rows) == BATCH
         or any(due.next_run_at is not None and due.next_run_at <= now for _, due in decided),
     )
+
+
+def _lock_active(tx: Tx, replacing: Sequence[JobId]) -> Mapping[JobId, Sequence[Row]]:
+    """The active runs of jobs that replace, locked; what others have locked is left out."""
+    found: dict[JobId, list[Row]] = {}
+    if replacing:
+        for row in runs.lock(tx, stopping.unfinished(replacing, regular=True), skip_locked=True):
+            found.setdefault(JobId(row.job_id), []).append(row)
+    return found
+
+
+def replaced_by(made: Mapping[str, Any]) -> str:
+    """Why a run stops for this new one."""
+    occurrence = f"{made['scheduled_for']:%Y-%m-%dT%H:%M:%SZ}"
+    return f"{overlap.REPLACED} the occurrence of {occurrence} (run {made['id']})"
 
 
 def _missed(due: misfire.Due) -> int:
@@ -161,29 +215,35 @@ def _rows(
     now: datetime,
     active: runs.Active,
     downtime: Downtime | None,
-) -> tuple[Sequence[dict[str, Any]], int, int]:
-    """The run rows of one job's occurrences; how many of them are queued, and how many overlap skipped."""
+) -> _Made:
+    """The run rows of one job's occurrences."""
     made = [
         _row(row, occurrence, None, now, RunStatus.SKIPPED, _why_missed(occurrence, times, now, downtime))
         for occurrence in due.missed
     ]
-    count, live = active.count, active.one
+    full, replacing = None, None
     queued = 0
     for occurrence in due.run:
         decision = overlap.decide(
             definition.overlap,
             definition.misfire,
-            count,
+            active.count,
             definition.max_queued,
-            live,
+            active.one,
+            waiting_run=active.waiting,
             behind_backfill=active.behind_backfill,
         )
         status = RunStatus.QUEUED if decision.queue else RunStatus.SKIPPED
         expiry = None if definition.expires is None else times.due(occurrence) + definition.expires
         made.append(_row(row, occurrence, expiry, now, status, decision.reason))
         if decision.queue:
-            count, queued, live = count + 1, queued + 1, live or made[-1]["id"]
-    return made, queued, len(due.run) - queued
+            queued += 1
+            active = active.with_one_more(RunId(made[-1]["id"]))
+        elif (decision.reason or "").startswith(overlap.FULL):
+            full = decision.reason
+        if decision.replace:
+            replacing = made[-1]
+    return _Made(made, queued, len(due.run) - queued, full, replacing)
 
 
 def _why_missed(occurrence: datetime, times: Jitter, now: datetime, downtime: Downtime | None) -> str:
@@ -224,32 +284,3 @@ def _row(
         "expires_at": expires_at,
         "finished_at": now if status is RunStatus.SKIPPED else None,
     }
-
-
-def _gap_row(row: Any, gap: misfire.Gap, now: datetime, downtime: Downtime | None) -> Mapping[str, Any]:
-    reason = gap.reason
-    if downtime is not None and downtime.covers(gap.last):
-        reason = f"{reason}: {downtime}" if reason == misfire.MISSED else f"{reason}; {downtime}"
-    return gaps.row_of(row, now, gap.first, gap.last, gap.count, reason)
-
-
-def _gap_in_error(row: Any, now: datetime, reason: str) -> Mapping[str, Any]:
-    """What was due when the job could not be planned: how many occurrences that are nobody can say."""
-    first = row.next_run_at - timedelta(seconds=row.jitter or 0)
-    if row.last_scheduled_for is not None:
-        first = max(first, row.last_scheduled_for + INSTANT)
-    return gaps.row_of(row, now, first, now, 0, f"{JobStatus.ERROR}: {reason}")
-
-
-def _gap_beyond(
-    row: Any, times: Jitter, due: misfire.Due, now: datetime, reason: str | None
-) -> list[Mapping[str, Any]]:
-    """What was due too when ``max_runs`` was reached."""
-    schedule = times.schedule
-    if schedule.kind == "after" or due.mark is None:
-        return []
-    first, last = schedule.next_after(due.mark), schedule.latest_in(due.mark, now)
-    if first is None or last is None:
-        return []
-    count = schedule.count_in(due.mark, now)
-    return [gaps.row_of(row, now, first, last, count, f"{JobStatus.EXPIRED}: {reason}")]

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
-from celery_sched.failpoints import failpoint
-from celery_sched.model import JobId, RunId, RunKey, Token
-from celery_sched.rules.transitions import TERMINAL, RunStatus
+from celery_sched.model import RunId
+from celery_sched.rules.transitions import TERMINAL
 from celery_sched.store import jobs, runs
 from celery_sched.store.engine import Tx
-from celery_sched.store.settle import Settlement, bounded, job_of, settle, settle_waiting
+from celery_sched.store.settle import job_of
+from celery_sched.store.stopping import Stopped, stop_runs
 from celery_sched.store.tables import run
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """``status`` the run had; ``settled`` now; or ``requested``, to be settled by its worker or the sweep."""
-
-    status: str
-    settled: bool = False
-    requested: bool = False
 
 
 def stop(tx: Tx, now: datetime, run_id: RunId, by: str, reason: str | None) -> Stopped | None:
@@ -37,27 +27,7 @@ def stop(tx: Tx, now: datetime, run_id: RunId, by: str, reason: str | None) -> S
     rows = runs.lock(tx, run.c.id == run_id)
     if not rows:
         return None
-    row = rows[0]
-    if row.status in TERMINAL:
-        return Stopped(row.status)
-    asked = {
-        "stop_requested_at": now,
-        "stop_requested_by": bounded(by, 255),
-        "stop_reason": bounded(reason, 1000),
-    }
-    text = f"stopped by {by}: {reason or 'no reason given'}"
-    if row.status == RunStatus.QUEUED:
-        settle_waiting(tx, now, [row], RunStatus.CANCELLED, text, **asked)
-        return Stopped(row.status, settled=True)
-    key = RunKey(run_id, Token(row.token), row.attempt)
-    runs.request_stop(tx, key, asked)
-    failpoint("stop:requested")
-    if row.status == RunStatus.DISPATCHED:
-        settle(
-            tx,
-            now,
-            [Settlement(key, JobId(row.job_id), RunStatus.CANCELLED, reason=text)],
-            sources={RunStatus.DISPATCHED},
-        )
-        return Stopped(row.status, settled=True)
-    return Stopped(row.status, requested=True)
+    if rows[0].status in TERMINAL:
+        return Stopped(run_id, rows[0].job, rows[0].pool, rows[0].status)
+    (stopped,) = stop_runs(tx, now, rows, by, reason)
+    return stopped

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select
 
-from celery_sched.model import JobId
+from celery_sched.model import JobId, JobStatus
+from celery_sched.rules import misfire
+from celery_sched.rules.jitter import Jitter
+from celery_sched.store.apps import Downtime
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import gap
+
+INSTANT = timedelta(microseconds=1)
 
 
 def row_of(
@@ -27,6 +32,36 @@ def row_of(
         "count": count,
         "created_at": now,
     }
+
+
+def of_missed(row: Any, gap: misfire.Gap, now: datetime, downtime: Downtime | None) -> Mapping[str, Any]:
+    """What the misfire rule gave up without a row each."""
+    reason = gap.reason
+    if downtime is not None and downtime.covers(gap.last):
+        reason = f"{reason}: {downtime}" if reason == misfire.MISSED else f"{reason}; {downtime}"
+    return row_of(row, now, gap.first, gap.last, gap.count, reason)
+
+
+def in_error(row: Any, now: datetime, reason: str) -> Mapping[str, Any]:
+    """What was due when the job could not be planned: how many occurrences that are nobody can say."""
+    first = row.next_run_at - timedelta(seconds=row.jitter or 0)
+    if row.last_scheduled_for is not None:
+        first = max(first, row.last_scheduled_for + INSTANT)
+    return row_of(row, now, first, now, 0, f"{JobStatus.ERROR}: {reason}")
+
+
+def beyond(
+    row: Any, times: Jitter, due: misfire.Due, now: datetime, reason: str | None
+) -> list[Mapping[str, Any]]:
+    """What was due too when ``max_runs`` was reached."""
+    schedule = times.schedule
+    if schedule.kind == "after" or due.mark is None:
+        return []
+    first, last = schedule.next_after(due.mark), schedule.latest_in(due.mark, now)
+    if first is None or last is None:
+        return []
+    count = schedule.count_in(due.mark, now)
+    return [row_of(row, now, first, last, count, f"{JobStatus.EXPIRED}: {reason}")]
 
 
 def covering(tx: Tx, job_id: JobId, at: datetime) -> Row[Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,7 +27,7 @@ from celery_sched.model import Dispatch, JobId, NodeId, Run, RunId, RunKey, Trig
 from celery_sched.rules import transitions
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
-from celery_sched.store.tables import job, run
+from celery_sched.store.tables import run
 
 CHUNK = 500
 """Rows in one statement: below every driver's limit on parameters."""
@@ -122,37 +122,67 @@ def existing_keys(tx: Tx, keys: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Active:
-    """The active runs of a job: how many, and one of them; those of a backfill apart."""
+    """The active runs of a job: how many, and the first two; those of a backfill apart."""
 
     count: int = 0
     one: RunId | None = None
+    """The one that is carried out; else the first in turn."""
+    second: RunId | None = None
     backfill: int = 0
     """Runs of a backfill that are not finished."""
-    behind_backfill: bool = False
-    """One of them is dispatched or running."""
+    backfill_run: RunId | None = None
+    """One of them that is dispatched or running."""
+
+    @property
+    def behind_backfill(self) -> bool:
+        """A run of a backfill holds the job."""
+        return self.backfill_run is not None
+
+    @property
+    def waiting(self) -> RunId | None:
+        """The first run that waits behind the one that is carried out."""
+        return self.one if self.behind_backfill else self.second
+
+    def with_one_more(self, run_id: RunId) -> Active:
+        """After another run was queued behind them."""
+        return replace(
+            self, count=self.count + 1, one=self.one or run_id, second=self.second or (self.one and run_id)
+        )
 
 
 def active_by_job(tx: Tx, jobs: Collection[JobId]) -> dict[JobId, Active]:
     """The active runs of these jobs; a job that has none is left out."""
     if not jobs:
         return {}
-    regular = run.c.backfill_id.is_(None)
-    held = run.c.status.in_([status.value for status in HELD])
-    rows = tx.execute(
+    regular = case((run.c.backfill_id.is_(None), 1), else_=0)
+    held = case((run.c.status.in_([status.value for status in HELD]), 1), else_=0)
+    turn = (held.desc(), run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
+    one = (
         select(
             run.c.job_id,
-            func.sum(case((regular, 1), else_=0)),
-            func.min(case((regular, run.c.id))),
-            func.sum(case((regular, 0), else_=1)),
-            func.sum(case((~regular & held, 1), else_=0)),
+            run.c.id,
+            regular.label("regular"),
+            held.label("held"),
+            func.row_number().over(partition_by=(run.c.job_id, regular), order_by=turn).label("place"),
         )
         .where(run.c.job_id.in_(jobs), run.c.status.in_([status.value for status in ACTIVE]))
-        .group_by(run.c.job_id)
+        .subquery("one")
     )
-    return {
-        JobId(job_id): Active(int(count), None if one is None else RunId(one), int(backfill), behind > 0)
-        for job_id, count, one, backfill, behind in rows
-    }
+
+    def named(*conditions: ColumnElement[bool]) -> Any:
+        return func.max(case((and_(*conditions), one.c.id)))
+
+    rows = tx.execute(
+        select(
+            one.c.job_id,
+            func.sum(one.c.regular),
+            named(one.c.regular == 1, one.c.place == 1),
+            named(one.c.regular == 1, one.c.place == 2),
+            func.sum(1 - one.c.regular),
+            named(one.c.regular == 0, one.c.place == 1, one.c.held == 1),
+        ).group_by(one.c.job_id)
+    )
+    return {JobId(row[0]): Active(int(row[1]), row[2], row[3], int(row[4]), row[5]) for row in rows}
 
 
 def lock(tx: Tx, match: ColumnElement[bool], *, skip_locked: bool = False) -> Sequence[Row[Any]]:
@@ -181,15 +211,6 @@ def ids(tx: Tx, match: ColumnElement[bool]) -> list[RunId]:
 def jobs_of(tx: Tx, match: ColumnElement[bool]) -> list[JobId]:
     """The jobs of the runs that match."""
     return [JobId(job_id) for job_id in tx.execute(select(run.c.job_id).where(match).distinct()).scalars()]
-
-
-def with_limits(tx: Tx, run_id: RunId) -> Row[Any] | None:
-    """A run's row with its job's ``max_runtime`` and ``time_limit``."""
-    return tx.execute(
-        select(run, job.c.max_runtime, job.c.time_limit)
-        .outerjoin(job, job.c.id == run.c.job_id)
-        .where(run.c.id == run_id)
-    ).first()
 
 
 def extend_leases(tx: Tx, match: ColumnElement[bool], until: datetime) -> int:
