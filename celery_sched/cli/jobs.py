@@ -16,6 +16,7 @@ from celery_sched.cli.definition import (
     read_definition,
     with_queue,
 )
+from celery_sched.cli.files import apply_command, export_command
 from celery_sched.cli.output import (
     coloured,
     distance,
@@ -63,6 +64,10 @@ def jobs_command(
     """List the jobs; show, add, edit and delete one."""
     if ctx.invoked_subcommand is None:
         print_jobs(ctx, status, calendar, hours, as_json)
+
+
+jobs_command.add_command(apply_command)
+jobs_command.add_command(export_command)
 
 
 @jobs_command.command("list")

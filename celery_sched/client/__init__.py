@@ -9,12 +9,13 @@ from typing import Any
 
 from celery_sched import runtime as runtimes
 from celery_sched.client.backfills import Backfills
+from celery_sched.client.files import Files
 from celery_sched.client.jobs import Jobs
 from celery_sched.client.nodes import Nodes
 from celery_sched.client.runs import Runs
 
 
-class Client(Jobs, Runs, Nodes, Backfills):
+class Client(Jobs, Files, Runs, Nodes, Backfills):
     """What one app's people may do. Thread-safe."""
 
 

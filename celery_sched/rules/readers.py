@@ -7,7 +7,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
@@ -115,6 +115,8 @@ def moment(value: Any, what: str) -> datetime | None:
         return None
     allowed = 'an ISO 8601 time such as "2026-01-31T09:00:00Z" or, in the zone of the job, "2026-01-31T09:00"'
     try:
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime.combine(value, time())  # what TOML and YAML make of 2026-01-31
         at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError) as error:
         raise InvalidValue(what, value, allowed) from error
