@@ -280,6 +280,34 @@ class Run:
 
 
 @dataclass(frozen=True)
+@dataclass(frozen=True)
+class ManualRun(Run):
+    """A run that somebody has just asked for, and whether it starts at once."""
+
+    waits: str | None
+    """What it waits for, in words; None: for nothing, it starts at the next poll."""
+    waits_for: RunId | None
+    """The run of the same job that goes first."""
+    replaces: tuple[RunId, ...]
+    """Runs that were stopped for it."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a run that is over, before the one that the run's own row tells of."""
+
+    run_id: RunId
+    attempt: int
+    status: str
+    """A run's, or ``retry``: its task asked Celery for a retry."""
+    reason: str | None
+    worker: str | None
+    started_at: datetime | None
+    """None: it never started."""
+    ended_at: datetime
+    error: str | None
+
+
 class Backfill:
     """Occurrences in [from_at, to_at] of a job that somebody has run, and how far that is."""
 

@@ -1,4 +1,4 @@
-"""Sweep: expired leases are settled, or their runs are published again. Independent of what is due."""
+"""Sweep: expired leases are settled, or their runs queued or published again, whatever is due."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch, JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.store import apps, jobs, runs
+from celery_sched.store.again import Ended, end
 from celery_sched.store.engine import Row, Tx
-from celery_sched.store.settle import Settlement, settle, settle_waiting
+from celery_sched.store.settle import Settlement, settle, settle_waiting, stop_text
 from celery_sched.store.tables import run
 
 BATCH = 200
@@ -24,7 +25,10 @@ MOST_PUBLISHES = 3
 
 @dataclass(frozen=True)
 class Swept:
-    """``settled`` runs (run row, status, reason) and ``republish``, under the same tokens."""
+    """``settled`` runs (run row, status, reason) and ``republish``, under the same tokens.
+
+    Those of the settled that are tried again are queued, and the reason says when.
+    """
 
     settled: tuple[tuple[Row, RunStatus, str], ...] = ()
     republish: tuple[Dispatch, ...] = ()
@@ -66,14 +70,14 @@ def outage(tx: Tx, now: datetime, config: Config, row: Row, clock_jumped: bool) 
 
 
 def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
-    """Settle runs whose lease is over, in a constant number of statements.
+    """Settle or queue again runs whose lease is over, in a constant number of statements.
 
     Guard: status, token, attempt **and** lease_expires_at < now, read again under the row locks.
     Locks: jobs, then runs (both skip locked).
     If it dies here: nothing was written; the next pass does the same.
     """
     job_rows, rows = _lock(tx, runs.expired(config.app, now))
-    settlements: list[Settlement] = []
+    ended: list[Ended] = []
     settled: list[tuple[Row, RunStatus, str]] = []
     republish: list[Dispatch] = []
     for row in rows:
@@ -82,12 +86,12 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
             republish.append(runs.dispatch_of(row, job_rows[JobId(row.job_id)], _key(row), row.fence))
             continue
         status, reason = verdict
-        settlements.append(
-            Settlement(_key(row), JobId(row.job_id), status, reason=reason, error=_error(status, reason))
-        )
+        settlement = Settlement(_key(row), JobId(row.job_id), status, reason, _error(status, reason))
+        ended.append(Ended(row, settlement))
         settled.append((row, status, reason))
     guard = run.c.lease_expires_at < now
-    settle(tx, now, settlements, guard=guard)
+    again = end(tx, now, job_rows, ended, guard=guard).again
+    settled = [(row, status, reason + _again(row, again.get(row.id), now)) for row, status, reason in settled]
     failpoint("sweep:settled")
     if republish:
         matched = runs.transition(
@@ -146,7 +150,7 @@ def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
     if row.stop_requested_at is not None:
         return (
             RunStatus.CANCELLED,
-            f"stopped by {row.stop_requested_by}: {row.stop_reason or 'no reason given'}",
+            stop_text(row),
         )
     ago = _seconds(now - row.lease_expires_at)
     if row.status == RunStatus.RUNNING:
@@ -161,6 +165,11 @@ def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
             f"never started: published {row.publish_count} times, and no worker started it"
         )
     return None
+
+
+def _again(row: Any, ready_at: datetime | None, now: datetime) -> str:
+    """That it is tried again, and when."""
+    return "" if ready_at is None else f"; attempt {row.attempt + 1} begins in {_seconds(ready_at - now)} s"
 
 
 def _error(status: RunStatus, reason: str) -> str | None:

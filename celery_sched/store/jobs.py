@@ -282,6 +282,9 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
     tx.execute(
         update(job)
         .where(job.c.id.in_(list(by_job)))
+    # failures in a row: how many there are after the last success among these, and whether there is one
+    tails = {i: _failures_at_the_end(statuses) for i, statuses in by_job.items()}
+    begun_anew = [i for i, statuses in by_job.items() if RunStatus.SUCCEEDED in statuses]
         .values(
             run_count=plus(job.c.run_count, FINISHED_RUNS),
             success_count=plus(job.c.success_count, {RunStatus.SUCCEEDED}),
@@ -291,6 +294,8 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
                 *((job.c.id == i, literal(statuses[-1].value)) for i, statuses in by_job.items()),
                 else_=job.c.last_status,
             ),
+            failures_in_row=case((job.c.id.in_(begun_anew), 0), else_=job.c.failures_in_row)
+            + case(*((job.c.id == i, n) for i, n in tails.items()), else_=0),
             last_run_at=case(
                 (job.c.id.in_(ran), literal(now, job.c.last_run_at.type)), else_=job.c.last_run_at
             ),
@@ -302,15 +307,38 @@ def take_back_outcomes(tx: Tx, outcomes: Sequence[tuple[JobId, RunStatus]]) -> N
     """Finished runs are run again: their jobs' statistics count how they end then, not how they had ended."""
     by_job: dict[JobId, list[RunStatus]] = {}
     for job_id, status in outcomes:
+def _failures_at_the_end(statuses: Sequence[RunStatus]) -> int:
+    """How many failures come after the last success."""
+    count = 0
+    for status in statuses:
+        count = 0 if status is RunStatus.SUCCEEDED else count + (status in FAILURES)
+    return count
+
+
+def failing(tx: Tx, ids: Collection[JobId]) -> Sequence[Row[Any]]:
+    """Those of these jobs (locked by the caller) that are active and have failed ``pause_on_failure`` times."""
+    return tx.execute(
+        select(job).where(
+            job.c.id.in_(ids),
+            job.c.status == JobStatus.ACTIVE.value,
+            job.c.failures_in_row >= job.c.pause_on_failure,
+        )
+    ).all()
+
+
         by_job.setdefault(job_id, []).append(status)
     for job_id, statuses in by_job.items():
         tx.execute(
             update(job)
             .where(job.c.id == job_id)
             .values(
+        failed = sum(s in FAILURES for s in statuses)
                 run_count=job.c.run_count - sum(s in FINISHED_RUNS for s in statuses),
                 success_count=job.c.success_count - statuses.count(RunStatus.SUCCEEDED),
-                failure_count=job.c.failure_count - sum(s in FAILURES for s in statuses),
+                failure_count=job.c.failure_count - failed,
                 skipped_count=job.c.skipped_count - statuses.count(RunStatus.SKIPPED),
             )
         )
+                failures_in_row=case(
+                    (job.c.failures_in_row > failed, job.c.failures_in_row - failed), else_=0
+                ),

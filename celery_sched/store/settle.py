@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Row, and_, select, true
 
 from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, RunId, RunKey, Token
-from celery_sched.rules.transitions import HELD, TERMINAL, RunStatus
-from celery_sched.store import jobs, runs
+from celery_sched.rules.transitions import FAILURES, HELD, TERMINAL, RunStatus
+from celery_sched.store import audit, jobs, leaving, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run
 
@@ -75,8 +75,18 @@ def settle(
             jobs.count_outcomes(tx, now, [(s.job_id, s.status) for s in group])
             jobs.unlock(tx, [(s.job_id, s.key.token) for s in group])
     if matched:
+        _pause_failing(tx, now, {s.job_id for s in settlements if s.status in FAILURES})
         jobs.rearm(tx, now, {s.job_id for s in settlements})
     return matched
+
+
+def _pause_failing(tx: Tx, now: datetime, ids: Collection[JobId]) -> None:
+    """Pause those of these jobs (locked by the caller) that failed ``pause_on_failure`` times in a row."""
+    for row in jobs.failing(tx, ids) if ids else ():
+        reason = f"{row.failures_in_row} failed runs in a row (pause_on_failure)"
+        if not leaving.pause(tx, now, row, reason):
+            raise RuntimeError("a job was not locked while its run ended")
+        audit.add(tx, now, row.app, "pause_on_failure", "pause", row.name, {"reason": reason})
 
 
 def settle_waiting(
@@ -118,6 +128,11 @@ def put_back(tx: Tx, holders: Sequence[tuple[JobId, RunKey]]) -> int:
             moved.append((job_id, key.token))
     jobs.unlock(tx, moved)
     return len(moved)
+
+
+def stop_text(row: Any) -> str:
+    """Who asked a run to stop, and why: the reason of its end."""
+    return f"stopped by {row.stop_requested_by}: {row.stop_reason or 'no reason given'}"
 
 
 def job_of(tx: Tx, run_id: RunId) -> JobId | None:

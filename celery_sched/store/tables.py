@@ -202,6 +202,7 @@ run = Table(
     Column("eta", Instant),  # Celery's own retry: when, and with what
     Column("retries", Integer, nullable=False, server_default="0"),
     Column("retried", Integer, nullable=False, server_default="0"),  # by the job's own `retries`
+    Column("requeued", Integer, nullable=False, server_default="0"),  # lost attempts in a row, not counted
     Column("beat_at", Instant),  # the last heartbeat; NULL: it never sent one
     Column("finished_at", Instant),
     Column("stop_requested_at", Instant),

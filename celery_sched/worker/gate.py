@@ -17,7 +17,7 @@ from typing import Any
 from billiard.process import current_process
 from celery.app.task import Context as Request
 from celery.app.task import Task
-from celery.exceptions import Retry, WorkerShutdown, WorkerTerminate
+from celery.exceptions import SoftTimeLimitExceeded, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
 from celery_sched import context
@@ -29,7 +29,6 @@ from celery_sched.steps.finish import Outcome, celery_retry, finish
 from celery_sched.steps.start import Started, Verdict, start
 from celery_sched.worker import keepers, message, outcomes
 from celery_sched.worker.keeper import Keeper
-from celery_sched.worker.request import OutOfMemory
 
 logger = logging.getLogger("celery_sched.worker")
 PAUSE = 0.25
@@ -95,7 +94,7 @@ class Gate:
         try:
             return self._tracer(*call)
         except MemoryError as error:
-            return self._failed(OutOfMemory(f"the task ran out of memory: {error}"), call)
+            return self._failed(outcomes.OutOfMemory(f"the task ran out of memory: {error}"), call)
         except (SystemExit, KeyboardInterrupt) as error:
             if not in_main or isinstance(error, WorkerShutdown | WorkerTerminate):
                 raise  # the process ends; its main process, or the sweep, settles what it left
@@ -168,7 +167,7 @@ def _start(keeper: Keeper, key: RunKey, began: float) -> Started:
 
 
 def _settle(
-    keeper: Keeper, key: RunKey, outcome: Outcome | Retry, request: Any, args: Any, kwargs: Any
+    keeper: Keeper, key: RunKey, outcome: Outcome | outcomes.Asked, request: Any, args: Any, kwargs: Any
 ) -> None:
     """Write how the attempt ended. While the database is away, try again, for some leases.
 
@@ -180,14 +179,15 @@ def _settle(
     until = time.monotonic() + OUTAGE * keeper.runtime.config.lease.total_seconds()
     while True:
         try:
-            if isinstance(outcome, Retry):
+            if isinstance(outcome, outcomes.Asked):
                 _write_retry(keeper, key, outcome, request, args, kwargs)
             else:
                 _write_outcome(keeper, key, outcome)
             failpoint("finish:committed")
             return
         except EncodeError as error:
-            outcome = Outcome(RunStatus.FAILED, error=f"the arguments of its retry are no JSON: {error}")
+            text = f"the arguments of its retry are no JSON: {error}"
+            outcome = Outcome(RunStatus.FAILED, error=text, exceptions=outcomes.names_of(error))
         except DatabaseUnavailable as error:
             if time.monotonic() + PAUSE > until:
                 logger.error("run %s: its outcome is not written, its lease runs out: %s", key.id, error)
@@ -215,9 +215,11 @@ def _write_outcome(keeper: Keeper, key: RunKey, outcome: Outcome) -> None:
         )
 
 
-def _write_retry(keeper: Keeper, key: RunKey, retry: Retry, request: Any, args: Any, kwargs: Any) -> None:
+def _write_retry(
+    keeper: Keeper, key: RunKey, asked: outcomes.Asked, request: Any, args: Any, kwargs: Any
+) -> None:
     """Celery's own retry: its message is under way already; the run waits for it."""
-    sent: Any = retry.sig  # type: ignore[attr-defined]  # celery-types does not know it
+    sent: Any = asked.retry.sig  # type: ignore[attr-defined]  # celery-types does not know it
     runtime = keeper.runtime
     stored_args, stored_kwargs = (
         outcomes.storable(value)
@@ -229,7 +231,7 @@ def _write_retry(keeper: Keeper, key: RunKey, retry: Retry, request: Any, args: 
             now,
             runtime.config,
             key,
-            eta=outcomes.retry_at(retry, now, keeper.app),
+            eta=outcomes.retry_at(asked.retry, now, keeper.app),
             args=stored_args,
             kwargs=stored_kwargs,
             retries=int(request.retries or 0) + 1,
@@ -237,3 +239,13 @@ def _write_retry(keeper: Keeper, key: RunKey, retry: Retry, request: Any, args: 
     )
     if not moved:
         logger.info("run %s: its retry was refused, it was stopped or taken over", key.id)
+    elif finished.again_in is not None:
+        logger.info(
+            "run %s, attempt %d, is %s; the next one begins in %.1f s",
+            key.id,
+            key.attempt,
+            outcome.status.value,
+            finished.again_in.total_seconds(),
+        )
+            reason=asked.reason,
+            error=asked.error,

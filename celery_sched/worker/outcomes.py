@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,18 +26,30 @@ SHORTENED = 10_000
 """Characters kept of a longer one: even if each must be escaped, the limit holds."""
 
 
-def of(traced: Any) -> Outcome | Retry:
-    """The outcome of an attempt, or the ``Retry`` it ended with."""
+@dataclass(frozen=True)
+class Asked:
+    """The attempt ended with a retry that the task asked Celery for."""
+
+    retry: Retry
+    reason: str
+    error: str
+
+
+def of(traced: Any) -> Outcome | Asked:
+    """How an attempt ended."""
     if traced.info is None:
         return Outcome(RunStatus.SUCCEEDED, result_text(traced.retval), None, None)
     state, error = traced.info.state, traced.info.retval
     if state == states.RETRY and isinstance(error, Retry):
-        return error
+        cause = error.exc if isinstance(error.exc, BaseException) else None
+        said = "its task asked Celery for a retry" + (f": {text_of(cause)}" if cause is not None else "")
+        return Asked(error, said, error_text(error, traced.retval))
     if state == states.IGNORED:
         return Outcome(RunStatus.SUCCEEDED, None, None, "ignored")
     if state == states.REJECTED:
-        return Outcome(RunStatus.FAILED, None, f"the task rejected its message: {text_of(error)}", "rejected")
-    return Outcome(RunStatus.FAILED, None, error_text(error, traced.retval), None)
+        said = f"the task rejected its message: {text_of(error)}"
+        return Outcome(RunStatus.FAILED, None, said, "rejected", names_of(error))
+    return Outcome(RunStatus.FAILED, None, error_text(error, traced.retval), None, names_of(error))
 
 
 def portable(traced: Any) -> Any:
@@ -80,6 +93,19 @@ def text_of(error: BaseException) -> str:
         message = f"(its message cannot be shown: {type(broken).__name__})"
     name = type(error).__name__
     return f"{name}: {message}" if message else name
+
+
+class OutOfMemory(Exception):
+    """A run ran out of memory. Not a ``MemoryError``: that one stops Celery's whole worker."""
+
+
+def names_of(error: BaseException) -> tuple[str, ...]:
+    """The full names of an exception's class and of its bases; those of builtins without a module."""
+    kinds: list[type] = list(type(error).__mro__[:-1])
+    if isinstance(error, OutOfMemory):  # what it stands for
+        kinds += MemoryError.__mro__[:-1]
+    full = (f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds)
+    return tuple(dict.fromkeys(full))
 
 
 def unwrapped(info: Any) -> BaseException:

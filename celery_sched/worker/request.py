@@ -20,10 +20,6 @@ from celery_sched.worker.endings import Absent, Ending
 from celery_sched.worker.keeper import Keeper
 
 
-class OutOfMemory(Exception):
-    """A run ran out of memory. Not a ``MemoryError``: that one stops Celery's whole worker."""
-
-
 class Settling:
     """What is added to a request class: runs whose child died, timed out or was revoked are settled."""
 
@@ -38,7 +34,7 @@ class Settling:
         error = outcomes.unwrapped(exc_info)
         if run is not None and isinstance(error, MemoryError):
             # passed on it would stop the whole worker, and its message would come again
-            error = OutOfMemory(f"the task ran out of memory: {error}")
+            error = outcomes.OutOfMemory(f"the task ran out of memory: {error}")
             exc_info = outcomes.info_of(error)
         if run is None or return_ok:  # told by the child, which has settled it
             return inherited(exc_info, send_failed_event, return_ok)
@@ -56,7 +52,8 @@ class Settling:
             self._end(keeper, key, RunStatus.LOST, f"the child process died: {outcomes.text_of(error)}")
         else:
             # outside the gate, in a child that lives: its message or its answer could not be read
-            keeper.settle(key, Outcome(RunStatus.FAILED, error=outcomes.error_text(error, exc_info)))
+            text, names = outcomes.error_text(error, exc_info), outcomes.names_of(error)
+            keeper.settle(key, Outcome(RunStatus.FAILED, error=text, exceptions=names))
         return inherited(exc_info, send_failed_event, return_ok)
 
     def _on_killed(self: Any, ending: Ending) -> None:

@@ -45,7 +45,12 @@ def upgrade() -> None:
         sa.Column("pause_on_failure", sa.Integer()),
         needed(sa.Integer(), "failures_in_row", "0"),
     )
-    add_columns("sched_run", needed(sa.Integer(), "retried", "0"), sa.Column("beat_at", INSTANT))
+    add_columns(
+        "sched_run",
+        needed(sa.Integer(), "retried", "0"),
+        needed(sa.Integer(), "requeued", "0"),
+        sa.Column("beat_at", INSTANT),
+    )
     op.create_table(
         "sched_attempt",
         sa.Column("run_id", sa.String(36), nullable=False),
@@ -75,7 +80,7 @@ def downgrade() -> None:
             *("soft_time_limit", "heartbeat_timeout", "retries", "backoff", "retry_delay", "retry_max_delay"),
             *("retry_jitter", "retry_on", "give_up_on", "requeue", "pause_on_failure", "failures_in_row"),
         ),
-        "sched_run": ("retried", "beat_at"),
+        "sched_run": ("retried", "requeued", "beat_at"),
     }
     for table, names in columns.items():
         for name in names:

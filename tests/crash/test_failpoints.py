@@ -35,6 +35,7 @@ ABANDON = ("settle:moved", "abandon:settled")
 BACKFILL = (
     *("backfill:inserted", "backfill:again", "backfill:moved", "backfill:committed", "backfill:cancelled"),
 )  # in test_backfill.py
+RETRY = ("retry:queued", "retry:dispatched", "again:queued")  # in test_retry.py
 WORKER = ("start:committed", "finish:begin", "finish:committed")  # in test_worker.py
 
 
@@ -47,7 +48,7 @@ def test_every_failpoint_is_tested() -> None:
         if file.name != "failpoints.py"
         for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())
     }
-    assert {*POLL, *CANCEL, *ABANDON, *BACKFILL, *WORKER} == found
+    assert {*POLL, *CANCEL, *ABANDON, *BACKFILL, *RETRY, *WORKER} == found
 
 
 @pytest.fixture

@@ -180,8 +180,9 @@ def test_jitter_spreads_runs_and_attempts() -> None:
 def test_every_run_comes_to_an_end(retries: int, requeue: bool, endings: list[RunStatus]) -> None:
     """However its attempts end, a run has at most `retries` retries, and three requeues in a row."""
     definition = job(retries=retries, requeue=requeue, retry_on=["OSError"])
-    retried = requeued = in_row = 0
-    for attempts, ended in enumerate(endings, 1):
+    retried = requeued = in_row = attempts = 0
+    for ended in endings:
+        attempts += 1
         choice = judged(definition, ended, TIMEOUT, retried, requeued)
         if isinstance(choice, GiveUp):
             break
