@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_sched.config import Config
+from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
 from celery_sched.rules.upcoming import TIMES, jitter_for, next_occurrence, over
 from celery_sched.store import apps, job_forms, jobs, leaving
@@ -178,16 +179,26 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
 def _standing(
     row: Any, definition: JobDefinition, now: datetime, timing: bool, *, resumed: bool = False
 ) -> dict[str, Any]:
-    """``status`` and ``next_run_at`` after an edit or a resume."""
+    """``status`` and ``next_run_at`` after an edit or a resume.
+
+    An edit's fields were checked by whoever asked for it. What still fails is a sync from code beside a field
+    that somebody changed (a zone that has vanished, say): that job is in error, and the scheduler starts.
+    """
     if row.status == JobStatus.PAUSED and definition.enabled and not resumed:
         return {}  # an edit never resumes; the resume computes the next instant
-    upcoming = _next_run_at(
-        definition,
-        now,
-        anchor=row.anchor,
-        mark=row.last_scheduled_for,
-        never_ran=row.last_scheduled_for is None and not timing,
-    )
+    try:
+        upcoming = _next_run_at(
+            definition,
+            now,
+            anchor=row.anchor,
+            mark=row.last_scheduled_for,
+            never_ran=row.last_scheduled_for is None and not timing,
+        )
+    except InvalidValue as error:
+        if resumed:
+            raise
+        why = f"{type(error).__name__}: {error}"
+        return {"status": JobStatus.ERROR.value, "status_reason": why, "next_run_at": None}
     status, reason = _status(definition, upcoming, row.planned_count)
     return {
         "status": status.value,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, _state
+from sqlalchemy import update
 
 from celery_sched import decorators, runtime
 from celery_sched.beat import Scheduler
@@ -18,6 +19,7 @@ from celery_sched.model import Job, JobDefinition, JobStatus, Source
 from celery_sched.rules.definition import checked
 from celery_sched.steps.define import GONE, GONE_PAUSED, Synced, sync
 from celery_sched.store import apps
+from celery_sched.store.tables import job as job_table
 from tests.flow.stage import Stage, somebody_waits
 from tests.private_server import wait_until
 
@@ -336,3 +338,19 @@ def test_a_real_start_syncs_and_says_what_it_did(
         "job 'a' keeps what was changed by hand: schedule, priority",
         "job 'c' is in code, but a job of that name was added by hand: it is left alone",
     ] == started(stage, caplog)
+
+
+def test_a_job_whose_zone_vanished_does_not_stop_the_scheduler(each_stage: Stage) -> None:
+    """A zone that somebody chose has vanished; a deploy changes the times: that job is in error, no other."""
+    stage = each_stage
+    start(stage, defined(), defined("other"))
+    lost = update(job_table).where(job_table.c.name == "job").values(timezone="Mars/Olympus")
+    stage.database.run(lambda tx, now: tx.execute(lost))
+    done = start(stage, defined(schedule="30 * * * *"), defined("other", schedule="30 * * * *"))
+    assert (("job", "other"), (("job", ("timezone",)),)) == (done.changed, done.kept)
+    found = jobs(stage)
+    assert (JobStatus.ERROR, None) == (found["job"].status, found["job"].next_run_at)
+    assert "Mars/Olympus" in (found["job"].status_reason or "")
+    assert NOON + HOUR / 2 == found["other"].next_run_at
+    stage.client.edit("job", timezone="UTC")
+    assert (JobStatus.ACTIVE, NOON + HOUR / 2) == (jobs(stage)["job"].status, jobs(stage)["job"].next_run_at)
