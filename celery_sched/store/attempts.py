@@ -1,4 +1,4 @@
-"""Statements on the attempts of runs that were over before the run was: what the run's row no longer tells."""
+"""Statements on attempts that were over before their run was: what its row no longer tells."""
 
 from __future__ import annotations
 
