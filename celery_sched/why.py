@@ -22,7 +22,7 @@ from celery_sched.steps.plan import occurrence_key
 from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 
-_IN_THE_WAY = re.compile(r"overlap: run (\S+) is active")
+_IN_THE_WAY = re.compile(r"(?:overlap|queue_one): run (\S+) ")
 
 
 def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | datetime) -> Why:

@@ -262,6 +262,18 @@ def test_overlap_says_what_became_of_the_other(stage: Stage) -> None:
     )
 
 
+def test_one_waits_already(stage: Stage) -> None:
+    """Skipped because one waits: which, and what became of it."""
+    stage.client.add("job", task="t", schedule="every 1m", overlap="queue_one")
+    step(stage, 1)
+    key = stage.key(only(stage))
+    stage.start(key)
+    step(stage, 2)
+    (waiting,) = [run for run in stage.active() if run.id != key.id]
+    words = (f"queue_one: run {waiting.id} waits already", "of 2026-03-02 12:02:00 UTC, is queued")
+    said(stage, NOON + 3 * MINUTE, Outcome.SKIPPED, *words)
+
+
 def test_a_full_queue(stage: Stage) -> None:
     """More waiting runs than max_queued."""
     stage.client.add("job", task="t", schedule="every 1m", overlap="queue", max_queued=1)

@@ -164,7 +164,7 @@ def _skipped(facts: Facts, recorded: Recorded) -> Answer:
     if kind == MISSED:
         return missed(facts, rest)
     said = [f"it was skipped: {run.reason}"]
-    if kind == "overlap" and facts.other is not None:
+    if kind != "expired" and facts.other is not None:
         other = facts.other
         ended = "" if other.finished_at is None else f" at {moment(other.finished_at, facts)}"
         said.append(
