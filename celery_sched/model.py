@@ -205,6 +205,8 @@ class Job:
     inactive_since: datetime | None = None
     timing_since: datetime | None = None
     """When its times were last changed; None: they are as they were when it was made."""
+    failures_in_row: int = 0
+    """Failed runs since the last one that succeeded: what ``pause_on_failure`` looks at."""
     operator_fields: tuple[str, ...] = ()
     """Definition fields changed by hand, which a sync from code leaves alone."""
 
@@ -238,6 +240,7 @@ class Dispatch:
     fence: int
     pool: str
     time_limit: timedelta | None = None
+    soft_time_limit: timedelta | None = None
     eta: datetime | None = None
     """Celery's own retry: never delivered before this instant."""
     retries: int = 0
@@ -280,15 +283,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-@dataclass(frozen=True)
 class ManualRun(Run):
     """A run that somebody has just asked for, and whether it starts at once."""
 
-    waits: str | None
+    waits: str | None = None
     """What it waits for, in words; None: for nothing, it starts at the next poll."""
-    waits_for: RunId | None
+    waits_for: RunId | None = None
     """The run of the same job that goes first."""
-    replaces: tuple[RunId, ...]
+    replaces: tuple[RunId, ...] = ()
     """Runs that were stopped for it."""
 
 
@@ -308,6 +310,7 @@ class Attempt:
     error: str | None
 
 
+@dataclass(frozen=True)
 class Backfill:
     """Occurrences in [from_at, to_at] of a job that somebody has run, and how far that is."""
 

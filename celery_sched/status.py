@@ -121,6 +121,9 @@ def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
     for row in jobs.standing(tx, config.app):
         if row.status == JobStatus.ERROR:
             yield f"job {row.name!r} is in error: {row.status_reason}"
+        limit = row.pause_on_failure
+        if row.status == JobStatus.PAUSED and limit is not None and row.failures_in_row >= limit:
+            yield f"job {row.name!r} is paused: {row.status_reason}"
         if row.status != JobStatus.ACTIVE:
             continue
         wanted = row.options.get("queue")
@@ -131,6 +134,11 @@ def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
 
 
 def _of_queues(tx: Tx, now: datetime, config: Config, living: Sequence[Node]) -> Iterator[str]:
+    for name, active, most in queue.full_jobs(tx, config.app):
+        yield (
+            f"job {name!r} has {active} runs that are not finished, max_queued is {most}: its occurrences are"
+            " skipped (queue_full). Its runs take longer than the time between two of them"
+        )
     waiting = queue.unreceived(tx, config.app, now - config.lease)
     if waiting and any(node.kind is NodeKind.WORKER for node in living):
         names = ", ".join(sorted({job for job, _ in waiting}))

@@ -9,13 +9,16 @@ from typing import Any
 
 from celery_sched import runtime as runtimes
 from celery_sched.client.backfills import Backfills
+from celery_sched.client.control import Control
 from celery_sched.client.files import Files
 from celery_sched.client.jobs import Jobs
 from celery_sched.client.nodes import Nodes
+from celery_sched.client.pools import Pools
+from celery_sched.client.retries import Retries
 from celery_sched.client.runs import Runs
 
 
-class Client(Jobs, Files, Runs, Nodes, Backfills):
+class Client(Jobs, Files, Control, Runs, Retries, Nodes, Pools, Backfills):
     """What one app's people may do. Thread-safe."""
 
 

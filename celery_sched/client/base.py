@@ -13,6 +13,7 @@ from celery_sched.model import Job, JobDefinition, Run, RunId
 from celery_sched.runtime import Runtime
 from celery_sched.store import audit, job_forms, jobs, pools, runs
 from celery_sched.store.engine import Tx
+from celery_sched.store.stopping import Stopped, freed_slots
 from celery_sched.store.tables import run as run_table
 
 
@@ -50,9 +51,17 @@ class Base:
             raise NotFound("run", run_id, "See: sched runs.")
         return found[0]
 
+    def _release(self, stopped: Iterable[Stopped]) -> None:
+        """Give back the slots of runs that were stopped, once that is committed."""
+        for pool, run_ids in freed_slots(stopped).items():
+            self._runtime.slots.release(pool, run_ids)
+
     def _check_pool(self, tx: Tx, definition: JobDefinition) -> None:
-        known = list(pools.every(tx, self._config.app))
-        if definition.pool != pools.DEFAULT and definition.pool not in known:
+        if definition.pool == pools.DEFAULT:
+            return
+        # locked: nobody deletes it meanwhile
+        if definition.pool not in pools.lock(tx, self._config.app, [definition.pool]):
+            known = list(pools.every(tx, self._config.app))
             allowed = f"one of the pools there are: {', '.join(sorted({pools.DEFAULT, *known}))}"
             raise InvalidValue("pool", definition.pool, allowed, near(definition.pool, known))
 

@@ -1,4 +1,4 @@
-"""The client: jobs are added, edited, deleted, paused, resumed and looked at."""
+"""The client: jobs are added, edited, deleted and looked at."""
 
 from __future__ import annotations
 
@@ -108,27 +108,3 @@ class Jobs(Base):
             lambda tx, now: [job_forms.from_row(row) for row in jobs.every(tx, self._config.app)]
         )
         return [job for job in found if wanted is None or job.status == wanted]
-
-    def pause(self, name: str, reason: str | None = None, *, by: str = "python") -> Job:
-        """Stop planning a job; runs that exist go on. :raises NotFound: no such job."""
-
-        def work(tx: Tx, now: datetime) -> Job:
-            row = self._locked(tx, name)
-            if row.status != JobStatus.PAUSED:
-                define.pause(tx, now, row, reason or f"paused by {by}")
-                self._note(tx, now, by, "pause", name, {"reason": reason})
-            return self._job(tx, name)
-
-        return self._database.run(work)
-
-    def resume(self, name: str, *, by: str = "python") -> Job:
-        """Plan a job again, from now on: time spent paused is not missed. :raises NotFound: no such job."""
-
-        def work(tx: Tx, now: datetime) -> Job:
-            row = self._locked(tx, name)
-            if row.status != JobStatus.ACTIVE:
-                define.resume(tx, now, row)
-                self._note(tx, now, by, "resume", name, {"was": row.status, "reason": row.status_reason})
-            return self._job(tx, name)
-
-        return self._database.run(work)

@@ -1,4 +1,4 @@
-"""The client: runs are asked for, waited for, cancelled and looked at."""
+"""The client: runs are asked for, waited for and looked at."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sched.client.base import Base, checked_status
-from celery_sched.errors import InvalidValue, NotFound, RunRefused
-from celery_sched.model import JobId, Misfire, Overlap, Run, RunId
+from celery_sched.errors import InvalidValue, RunRefused
+from celery_sched.model import JobId, ManualRun, Misfire, Overlap, Run, RunId
 from celery_sched.rules import overlap as overlap_rule
 from celery_sched.rules.definition import checked_arguments
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.rules.why import Why
 from celery_sched.steps.manual import manual
-from celery_sched.steps.stop import stop
-from celery_sched.store import history, runs
-from celery_sched.store.engine import Tx
+from celery_sched.store import history, runs, waiting
+from celery_sched.store.engine import Row, Tx
+from celery_sched.store.stopping import Stopped, stop_runs, unfinished
 from celery_sched.why import look_why
 
 LOOK = 0.2
@@ -34,8 +34,10 @@ class Runs(Base):
         kwargs: Mapping[str, Any] | None = None,
         *,
         by: str = "python",
-    ) -> Run:
+    ) -> ManualRun:
         """Queue a run of a job now, beside its schedule, whatever its status; see :meth:`wait`.
+
+        What comes back says whether it starts at once, what it waits for, and which runs it replaces.
 
         :raises NotFound: no such job.
         :raises InvalidValue: arguments that JSON cannot hold; nothing was written.
@@ -43,24 +45,38 @@ class Runs(Base):
         """
         given = checked_arguments(args, kwargs)
 
-        def work(tx: Tx, now: datetime) -> Run:
+        def work(tx: Tx, now: datetime) -> tuple[tuple[Stopped, ...], ManualRun]:
             row = self._locked(tx, name)
-            active = runs.active_by_job(tx, [JobId(row.id)]).get(JobId(row.id), runs.Active())
+            job_id = JobId(row.id)
+            # locked before it is asked what is active: what is stopped below has not moved since
+            others: Sequence[Row] = ()
+            if row.overlap == Overlap.REPLACE:
+                others = runs.lock(tx, unfinished([job_id], regular=True))
+            active = runs.active_by_job(tx, [job_id]).get(job_id, runs.Active())
             decision = overlap_rule.decide(
                 Overlap(row.overlap),
                 Misfire.ONCE,
                 active.count,
                 row.max_queued,
                 active.one,
+                waiting_run=active.waiting,
                 behind_backfill=active.behind_backfill,
             )
             if not decision.queue:
                 raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", active.one)
             run_id = manual(tx, now, row, *given)
-            self._note(tx, now, by, "run", name, {"run": run_id})
-            return self._run(tx, run_id)
+            reason = f"{overlap_rule.REPLACED} a run by hand (run {run_id})"
+            stopped = stop_runs(tx, now, others if decision.replace else (), by, reason)
+            replaces = tuple(one.run_id for one in stopped)
+            detail = {"run": run_id, **({"replaces": list(replaces)} if replaces else {})}
+            self._note(tx, now, by, "run", name, detail)
+            waits, waits_for = waiting.of(tx, now, row, run_id)
+            found = vars(self._run(tx, run_id))
+            return stopped, ManualRun(**found, waits=waits, waits_for=waits_for, replaces=replaces)
 
-        return self._database.run(work)
+        stopped, found = self._database.run(work)
+        self._release(stopped)
+        return found
 
     def wait(self, run_id: RunId, timeout: float | timedelta | None = None) -> Run:
         """Wait until a run is finished and return it.
@@ -79,25 +95,6 @@ class Runs(Base):
             if rest <= 0:
                 raise TimeoutError(f"run {run_id} is still {found.status} after {seconds:g} s; it goes on")
             time.sleep(min(LOOK, rest))
-
-    def cancel(self, run_id: RunId, *, by: str = "python", reason: str | None = None) -> Run:
-        """Ask a run to end. One that has not started ends at once; a running one is killed by its worker.
-
-        A finished run is left as it is. :raises NotFound: no such run.
-        """
-
-        def work(tx: Tx, now: datetime) -> tuple[bool, Run]:
-            done = stop(tx, now, run_id, by, reason)
-            if done is None:
-                raise NotFound("run", run_id, "See: sched runs.")
-            if done.settled or done.requested:
-                self._note(tx, now, by, "cancel", f"run:{run_id}", {"reason": reason, "was": done.status})
-            return done.settled, self._run(tx, run_id)
-
-        settled, found = self._database.run(work)
-        if settled:
-            self._runtime.slots.release(found.pool, [run_id])
-        return found
 
     def get_run(self, run_id: RunId) -> Run:
         """One run. :raises NotFound: no such run."""

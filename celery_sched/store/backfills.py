@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -35,6 +35,16 @@ def lock(tx: Tx, backfill_id: BackfillId, *, skip_locked: bool = False) -> Row[A
     return tx.execute(
         select(backfill).where(backfill.c.id == backfill_id).with_for_update(skip_locked=skip_locked)
     ).first()
+
+
+def lock_running(tx: Tx, jobs: Collection[JobId]) -> Sequence[Row[Any]]:
+    """The running backfills of these jobs (locked by the caller), locked."""
+    return tx.execute(
+        select(backfill)
+        .where(backfill.c.job_id.in_(jobs), backfill.c.status == RUNNING)
+        .order_by(backfill.c.id)
+        .with_for_update()
+    ).all()
 
 
 def to_do(tx: Tx, app: str) -> list[BackfillId]:

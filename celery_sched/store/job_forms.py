@@ -122,6 +122,7 @@ def from_row(row: Any) -> Job:
         updated_at=row.updated_at,
         anchor=row.anchor,
         planned_count=row.planned_count,
+        failures_in_row=row.failures_in_row,
         inactive_since=row.inactive_since,
         timing_since=row.timing_since,
         operator_fields=operator_fields(row),

@@ -41,14 +41,21 @@ def every(tx: Tx, app: str) -> Sequence[Row[Any]]:
 def standing(tx: Tx, app: str) -> Sequence[Any]:
     """What `status` judges jobs by: few columns, of all jobs."""
     return tx.execute(
-        select(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool)
+        select(
+            *(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool),
+            *(job.c.pause_on_failure, job.c.failures_in_row),
+        )
         .where(job.c.app == app)
         .order_by(job.c.name)
     ).all()
 
 
-def names(tx: Tx, app: str) -> list[str]:
-    return list(tx.execute(select(job.c.name).where(job.c.app == app)).scalars())
+def names(tx: Tx, app: str, *, pool: str | None = None) -> list[str]:
+    """The names of all jobs, or of those of one pool."""
+    statement = select(job.c.name).where(job.c.app == app)
+    if pool is not None:
+        statement = statement.where(job.c.pool == pool).order_by(job.c.name)
+    return list(tx.execute(statement).scalars())
 
 
 def add(
@@ -278,24 +285,24 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
         counts = {i: sum(s in counted for s in statuses) for i, statuses in by_job.items()}
         return column + case(*((job.c.id == i, n) for i, n in counts.items()), else_=0)
 
+    # failures in a row: how many there are after the last success among these, and whether there is one
+    tails = {i: _failures_at_the_end(statuses) for i, statuses in by_job.items()}
+    begun_anew = [i for i, statuses in by_job.items() if RunStatus.SUCCEEDED in statuses]
     ran = [job_id for job_id, statuses in by_job.items() if any(s in FINISHED_RUNS for s in statuses)]
     tx.execute(
         update(job)
         .where(job.c.id.in_(list(by_job)))
-    # failures in a row: how many there are after the last success among these, and whether there is one
-    tails = {i: _failures_at_the_end(statuses) for i, statuses in by_job.items()}
-    begun_anew = [i for i, statuses in by_job.items() if RunStatus.SUCCEEDED in statuses]
         .values(
             run_count=plus(job.c.run_count, FINISHED_RUNS),
             success_count=plus(job.c.success_count, {RunStatus.SUCCEEDED}),
             failure_count=plus(job.c.failure_count, FAILURES),
             skipped_count=plus(job.c.skipped_count, {RunStatus.SKIPPED}),
+            failures_in_row=case((job.c.id.in_(begun_anew), 0), else_=job.c.failures_in_row)
+            + case(*((job.c.id == i, n) for i, n in tails.items()), else_=0),
             last_status=case(
                 *((job.c.id == i, literal(statuses[-1].value)) for i, statuses in by_job.items()),
                 else_=job.c.last_status,
             ),
-            failures_in_row=case((job.c.id.in_(begun_anew), 0), else_=job.c.failures_in_row)
-            + case(*((job.c.id == i, n) for i, n in tails.items()), else_=0),
             last_run_at=case(
                 (job.c.id.in_(ran), literal(now, job.c.last_run_at.type)), else_=job.c.last_run_at
             ),
@@ -303,10 +310,6 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
     )
 
 
-def take_back_outcomes(tx: Tx, outcomes: Sequence[tuple[JobId, RunStatus]]) -> None:
-    """Finished runs are run again: their jobs' statistics count how they end then, not how they had ended."""
-    by_job: dict[JobId, list[RunStatus]] = {}
-    for job_id, status in outcomes:
 def _failures_at_the_end(statuses: Sequence[RunStatus]) -> int:
     """How many failures come after the last success."""
     count = 0
@@ -316,7 +319,7 @@ def _failures_at_the_end(statuses: Sequence[RunStatus]) -> int:
 
 
 def failing(tx: Tx, ids: Collection[JobId]) -> Sequence[Row[Any]]:
-    """Those of these jobs (locked by the caller) that are active and have failed ``pause_on_failure`` times."""
+    """Those of these jobs (locked by the caller) that are active and failed ``pause_on_failure`` times."""
     return tx.execute(
         select(job).where(
             job.c.id.in_(ids),
@@ -326,19 +329,23 @@ def failing(tx: Tx, ids: Collection[JobId]) -> Sequence[Row[Any]]:
     ).all()
 
 
+def take_back_outcomes(tx: Tx, outcomes: Sequence[tuple[JobId, RunStatus]]) -> None:
+    """Finished runs are run again: their jobs' statistics count how they end then, not how they had ended."""
+    by_job: dict[JobId, list[RunStatus]] = {}
+    for job_id, status in outcomes:
         by_job.setdefault(job_id, []).append(status)
     for job_id, statuses in by_job.items():
+        failed = sum(s in FAILURES for s in statuses)
         tx.execute(
             update(job)
             .where(job.c.id == job_id)
             .values(
-        failed = sum(s in FAILURES for s in statuses)
                 run_count=job.c.run_count - sum(s in FINISHED_RUNS for s in statuses),
                 success_count=job.c.success_count - statuses.count(RunStatus.SUCCEEDED),
                 failure_count=job.c.failure_count - failed,
                 skipped_count=job.c.skipped_count - statuses.count(RunStatus.SKIPPED),
-            )
-        )
                 failures_in_row=case(
                     (job.c.failures_in_row > failed, job.c.failures_in_row - failed), else_=0
                 ),
+            )
+        )

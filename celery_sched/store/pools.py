@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from celery_sched.model import Pool
@@ -31,14 +31,21 @@ def lock(tx: Tx, app: str, names: Collection[str]) -> dict[str, int]:
     return {row.name: row.slots for row in rows}
 
 
-def ensure(tx: Tx, app: str, name: str, slots: int) -> None:
-    """Create the pool unless it is there."""
-    if tx.execute(select(1).where(pool.c.app == app, pool.c.name == name)).first() is None:
-        try:
-            with tx.begin_nested():
-                tx.execute(insert(pool).values(app=app, name=name, slots=slots))
-        except IntegrityError:
-            return  # another scheduler made it between the two statements
+def ensure(tx: Tx, app: str, name: str, slots: int) -> bool:
+    """Create the pool unless it is there; return whether it was not."""
+    if tx.execute(select(1).where(pool.c.app == app, pool.c.name == name)).first() is not None:
+        return False
+    try:
+        with tx.begin_nested():
+            tx.execute(insert(pool).values(app=app, name=name, slots=slots))
+    except IntegrityError:
+        return False  # somebody made it between the two statements
+    return True
+
+
+def remove(tx: Tx, app: str, name: str) -> None:
+    """Delete a pool (its row locked by the caller)."""
+    tx.execute(delete(pool).where(pool.c.app == app, pool.c.name == name))
 
 
 def resize(tx: Tx, app: str, name: str, slots: int) -> int | None:

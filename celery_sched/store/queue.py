@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import and_, case, func, or_, select, update
 
-from celery_sched.model import JobId, RunId
-from celery_sched.rules.transitions import HELD, RunStatus
+from celery_sched.model import JobId, Misfire, Overlap, RunId
+from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
 from celery_sched.store.runs import CHUNK
 from celery_sched.store.tables import job, run
@@ -131,6 +131,39 @@ def held_counts(tx: Tx, app: str, pools: Collection[str]) -> dict[str, int]:
         .group_by(run.c.pool)
     )
     return {pool: int(count) for pool, count in rows}
+
+
+def full_jobs(tx: Tx, app: str) -> list[tuple[str, int, int]]:
+    """Jobs whose next occurrence is skipped, as many wait as may: name, active runs, ``max_queued``."""
+    count = func.count(run.c.id)
+    waits = or_(job.c.overlap == Overlap.QUEUE.value, job.c.misfire == Misfire.ALL.value)
+    rows = tx.execute(
+        select(job.c.name, count, job.c.max_queued)
+        .join(run, run.c.job_id == job.c.id)
+        .where(
+            job.c.app == app,
+            job.c.overlap != Overlap.CONCURRENT.value,
+            waits,
+            run.c.app == app,
+            run.c.status.in_([status.value for status in ACTIVE]),
+            run.c.backfill_id.is_(None),
+        )
+        .group_by(job.c.id, job.c.name, job.c.max_queued)
+        .having(count > job.c.max_queued)
+        .order_by(job.c.name)
+    )
+    return [(name, int(active), limit) for name, active, limit in rows]
+
+
+def count_in_pool(tx: Tx, app: str, pool: str) -> tuple[int, int]:
+    """How many runs of a pool are queued, and how many hold a slot."""
+    held = case((run.c.status.in_([status.value for status in HELD]), 1), else_=0)
+    count, slots = tx.execute(
+        select(func.count(), func.coalesce(func.sum(held), 0)).where(
+            run.c.app == app, run.c.pool == pool, run.c.status.in_([status.value for status in ACTIVE])
+        )
+    ).one()
+    return int(count) - int(slots), int(slots)
 
 
 def held_jobs(tx: Tx, jobs: Collection[JobId]) -> set[JobId]:

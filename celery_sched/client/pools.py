@@ -1,0 +1,125 @@
+"""The client: named sets of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from celery_sched.client.base import Base, near
+from celery_sched.errors import AlreadyExists, InvalidValue, NotFound, SchedulerError
+from celery_sched.model import Pool
+from celery_sched.rules import readers
+from celery_sched.store import jobs, pools, queue
+from celery_sched.store.engine import Tx
+from celery_sched.store.pools import DEFAULT
+
+SHOWN = 5
+"""Most jobs named where a pool cannot be deleted."""
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """A pool's ``slots``, how many are taken and by how many runs they are waited for, and its ``jobs``."""
+
+    name: str
+    slots: int
+    in_flight: int
+    waiting: int
+    """Runs of it that are queued, whatever they wait for."""
+    jobs: Sequence[str]
+
+
+class Pools(Base):
+    """What people do with pools."""
+
+    def pools(self) -> list[Pool]:
+        """All pools of the app, by name."""
+        return self._database.read(lambda tx, now: list(pools.every(tx, self._config.app).values()))
+
+    def get_pool(self, name: str) -> PoolUse:
+        """How a pool is used. :raises NotFound: no such pool."""
+
+        def work(tx: Tx, now: datetime) -> PoolUse:
+            app = self._config.app
+            found = pools.every(tx, app).get(name)
+            if found is None:
+                raise self._no_pool(tx, name)
+            queued, held = queue.count_in_pool(tx, app, name)
+            return PoolUse(name, found.slots, held, queued, jobs.names(tx, app, pool=name))
+
+        return self._database.read(work)
+
+    def create_pool(self, name: str, slots: int, *, by: str = "python") -> Pool:
+        """Make a pool, for jobs to name in ``pool``.
+
+        :raises InvalidValue: a name or a number of slots that is not allowed.
+        :raises AlreadyExists: a pool of that name.
+        """
+        readers.a_name(name, "the name of a pool", 100)
+        _check_slots(slots)
+
+        def work(tx: Tx, now: datetime) -> Pool:
+            if not pools.ensure(tx, self._config.app, name, slots):
+                raise AlreadyExists("pool", name, f"To change it: sched pools resize {name} {slots}")
+            self._note(tx, now, by, "create", f"pool:{name}", {"slots": slots})
+            return Pool(self._config.app, name, slots)
+
+        return self._database.run(work)
+
+    def resize_pool(self, name: str, slots: int, *, by: str = "python") -> Pool:
+        """Change a pool's slots while everything runs.
+
+        :raises InvalidValue: not a whole number from 0 to 100000.
+        :raises NotFound: no such pool.
+        """
+        _check_slots(slots)
+
+        def work(tx: Tx, now: datetime) -> Pool:
+            old = pools.resize(tx, self._config.app, name, slots)
+            if old is None:
+                raise self._no_pool(tx, name)
+            self._note(tx, now, by, "resize", f"pool:{name}", {"old": old, "new": slots})
+            return Pool(self._config.app, name, slots)
+
+        return self._database.run(work)
+
+    def delete_pool(self, name: str, *, by: str = "python") -> None:
+        """Delete a pool that nothing uses.
+
+        :raises NotFound: no such pool.
+        :raises InvalidValue: it is ``default``, where jobs go that name none.
+        :raises SchedulerError: jobs name it, or runs of it are not finished.
+        """
+        if name == DEFAULT:
+            raise InvalidValue("pool", name, "it cannot be deleted: jobs that name no pool go there")
+
+        def work(tx: Tx, now: datetime) -> None:
+            app = self._config.app
+            slots = pools.lock(tx, app, [name]).get(name)  # nobody gives it a job meanwhile
+            if slots is None:
+                raise self._no_pool(tx, name)
+            using = jobs.names(tx, app, pool=name)
+            if using:
+                named = ", ".join(using[:SHOWN]) + (", ..." if len(using) > SHOWN else "")
+                raise SchedulerError(
+                    f"pool {name!r} is used by {len(using)} job(s) ({named}): give them another one first"
+                )
+            unfinished = sum(queue.count_in_pool(tx, app, name))
+            if unfinished:
+                raise SchedulerError(
+                    f"pool {name!r} has {unfinished} run(s) that are not finished: wait, or cancel them"
+                )
+            pools.remove(tx, app, name)
+            self._note(tx, now, by, "delete", f"pool:{name}", {"slots": slots})
+
+        self._database.run(work)
+
+    def _no_pool(self, tx: Tx, name: str) -> NotFound:
+        known = list(pools.every(tx, self._config.app))
+        return NotFound("pool", name, near(name, known) or f"There are: {', '.join(known) or 'none'}.")
+
+
+def _check_slots(slots: int) -> None:
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 0 <= slots <= 100_000:
+        raise InvalidValue("slots", slots, "a whole number from 0 to 100000")
