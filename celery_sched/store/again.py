@@ -125,6 +125,7 @@ def _decide(one: Ended, job_row: Any) -> retry_rule.Again | retry_rule.GiveUp:
     if job_row is None or one.settlement.status not in FAILURES:
         return retry_rule.GiveUp()
     try:
+        job_forms.check_row(job_row)
         definition = job_forms.definition_of(job_row)
     except Exception as error:  # a row edited by plain SQL must not undo how a run ended
         return retry_rule.GiveUp(f"not tried again: its job cannot be read ({error})")

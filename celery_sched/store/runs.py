@@ -27,7 +27,7 @@ from celery_sched.model import Dispatch, JobId, NodeId, Run, RunId, RunKey, Trig
 from celery_sched.rules import transitions
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
-from celery_sched.store.tables import run
+from celery_sched.store.tables import attempt, run
 
 CHUNK = 500
 """Rows in one statement: below every driver's limit on parameters."""
@@ -309,7 +309,7 @@ def newest(
 
 
 def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
-    """Delete some finished runs older than ``before``; return how many."""
+    """Delete some finished runs older than ``before``, and their attempts; return how many runs."""
     ids = list(
         tx.execute(
             select(run.c.id)
@@ -321,7 +321,11 @@ def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
     if not ids:
         return 0
     # the predicate again: a run may have been put back to `queued` since it was looked at
-    return tx.execute(delete(run).where(run.c.id.in_(ids), run.c.finished_at < before)).rowcount
+    deleted = tx.execute(delete(run).where(run.c.id.in_(ids), run.c.finished_at < before)).rowcount
+    # at once: a run of the same occurrence may be made anew, by a backfill, and begins with attempt 1
+    left = select(run.c.id).where(run.c.id == attempt.c.run_id).exists()
+    tx.execute(delete(attempt).where(attempt.c.run_id.in_(ids), ~left))
+    return deleted
 
 
 def dispatch_of(run_row: Any, job_row: Any, key: RunKey, fence: int) -> Dispatch:
