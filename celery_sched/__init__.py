@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Context", "InvalidValue", "SchedulerError", "__version__", "client", "job", "setup"]
+__all__ = ["Context", "InvalidValue", "SchedulerError", "__version__", "client", "heartbeat", "job", "setup"]
 
 if TYPE_CHECKING:
     from celery_sched.app import setup
     from celery_sched.client import client
-    from celery_sched.context import Context
+    from celery_sched.context import Context, heartbeat
     from celery_sched.decorators import job
     from celery_sched.errors import InvalidValue, SchedulerError
 
@@ -25,6 +25,7 @@ _HOMES = {
     "Context": "celery_sched.context",
     "InvalidValue": "celery_sched.errors",
     "SchedulerError": "celery_sched.errors",
+    "heartbeat": "celery_sched.context",
     "job": "celery_sched.decorators",
     "setup": "celery_sched.app",
 }

@@ -1,4 +1,4 @@
-"""What a job's function is told about its run."""
+"""What a job's function is told about its run, and how it says that it is alive."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Context:
     attempt: int
     fence: int
     is_lost: Callable[[], bool] = field(repr=False)
+    beat: Callable[[], None] = field(repr=False)
     log: logging.Logger = field(repr=False)
 
     @property
@@ -30,5 +31,21 @@ class Context:
         """Whether this run's lease is known to be gone: stop writing to the outside."""
         return self.is_lost()
 
+    def heartbeat(self) -> bool:
+        """Say that the run makes progress; return whether its lease may still be trusted.
+
+        From the first call on the run may be silent for its ``heartbeat_timeout``, and ``max_runtime`` bounds
+        it no longer (``time_limit`` does). It writes to memory only, so call it as often as you like, from
+        any thread; it raises nothing.
+        """
+        self.beat()
+        return not self.lost
+
 
 current: ContextVar[Context | None] = ContextVar("celery_sched_context", default=None)
+
+
+def heartbeat() -> bool:
+    """:meth:`Context.heartbeat` of the run that is being carried out; outside of one it does nothing."""
+    ctx = current.get()
+    return True if ctx is None else ctx.heartbeat()

@@ -137,6 +137,8 @@ class Publisher:
         headers = {**options.pop("headers", {}), **headers_of(dispatch)}
         if dispatch.time_limit is not None:
             options["time_limit"] = dispatch.time_limit.total_seconds()
+        if dispatch.soft_time_limit is not None:
+            options["soft_time_limit"] = dispatch.soft_time_limit.total_seconds()
         self._app.send_task(
             dispatch.task,
             args=list(dispatch.args),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from celery_sched.config import Config
 from celery_sched.model import JobId, NodeId, RunKey
+from celery_sched.rules import limits
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import jobs, runs
+from celery_sched.store import beats, jobs, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
 from celery_sched.store.tables import run
@@ -45,10 +46,10 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
     Locks: the run (and first the job's row, where an outdated run is settled).
     If it dies here: the lease expires and the sweep settles the run as lost.
     """
-    row = runs.with_limits(tx, key.id)
+    row = beats.with_limits(tx, [key.id]).get(key.id)
     if row is None:
         return Started(Verdict.DROP, "there is no such run", now)
-    deadline = now + runtime_limit(config, row.max_runtime, row.time_limit)
+    deadline = limits.of(config, row).deadline(now)
     lease = min(now + config.lease, deadline)
     matched = runs.transition(
         tx,
@@ -62,6 +63,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
             "worker": node,
             "worker_name": worker_name,
             "deadline_at": deadline,
+            "beat_at": None,  # the last one was another attempt's
             "lease_expires_at": lease,
         },
     )
@@ -77,12 +79,6 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
         lease_expires_at=lease,
         deadline_at=deadline,
     )
-
-
-def runtime_limit(config: Config, max_runtime: float | None, time_limit: float | None) -> timedelta:
-    """How long a body may run: ``max_runtime`` only extends the setting, ``time_limit`` is absolute."""
-    limit = max(config.max_runtime, timedelta(seconds=max_runtime or 0))
-    return limit if time_limit is None else min(limit, timedelta(seconds=time_limit))
 
 
 def _refused(tx: Tx, now: datetime, key: RunKey, row: Any) -> Started:

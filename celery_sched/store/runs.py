@@ -342,10 +342,15 @@ def dispatch_of(run_row: Any, job_row: Any, key: RunKey, fence: int) -> Dispatch
         scheduled_for=run_row.scheduled_for,
         fence=fence,
         pool=run_row.pool,
-        time_limit=None if job_row.time_limit is None else timedelta(seconds=job_row.time_limit),
+        time_limit=_duration(job_row.time_limit),
+        soft_time_limit=_duration(job_row.soft_time_limit),
         eta=run_row.eta,
         retries=run_row.retries,
     )
+
+
+def _duration(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def from_row(row: Any) -> Run:

@@ -1,8 +1,9 @@
 """Shared memory of a worker's main process and its children: which of them is in which run's body.
 
-A child writes before and after the body of a run, the main process reads before it kills: a kill must hit
-that body and never the child's next task. The other way round the main process writes how long the
-lease may be trusted, which the child shows to its job as ``ctx.lost``.
+A child writes before and after the body of a run, and the time of its job's last heartbeat; the main process
+reads before it kills: a kill must hit that body and never the child's next task. The other way round the
+main process writes how long the lease may be trusted, which the child shows to its job as ``ctx.lost``, and
+that it has told the body to end.
 
 Made before the children are forked, so that they inherit it. Instants are seconds of the system-wide
 monotonic clock.
@@ -14,15 +15,18 @@ import mmap
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from celery_sched.model import RunKey
 
 SLOTS = 4096
-_PLACE = struct.Struct("<BBxxI48sdd")
-_KEY, _TRUST, _DEADLINE = 8, 56, 64
-_IDLE, _IN_BODY = 0, 1
+_PLACE = struct.Struct("<BBBxI48sddd")
+_TOLD, _KEY = 2, 8
+_TRUST, _DEADLINE, _BEAT = 7, 8, 9
+"""Which double of a row: written one machine word at a time, so that nobody reads half of one."""
+_IDLE, _IN_BODY, _OVER = 0, 1, 2
 NEVER = float("inf")
 
 
@@ -37,6 +41,12 @@ class Place:
     key: bytes
     trusted_until: float
     deadline: float
+    beat_at: float = 0.0
+    """The last heartbeat; 0: none."""
+    told: bool = False
+    """The main process has told the body to end: it kills the process afterwards, and settles the run."""
+    over: bool = False
+    """The body was told to end, and has: its process waits to be killed."""
 
 
 def encoded(key: RunKey) -> bytes:
@@ -49,6 +59,7 @@ class Board:
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._memory = mmap.mmap(-1, slots * _PLACE.size)
+        self._doubles = memoryview(self._memory).cast("d")
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
         self._lock = threading.Lock()
@@ -62,29 +73,49 @@ class Board:
         with self._lock:
             self._free.append(index)
 
+    # what the process does that runs the body
+
     def enter(self, index: int | None, key: RunKey, trusted_until: float, deadline: float) -> None:
         """This process begins the body of a run. Index ``None`` or past the end: it cannot be noted."""
         if index is None or not self.has(index):
             return
         pid = os.getpid()
+        leads = int(os.getpgid(0) == pid)
         # idle first, in use last: a process stopped in between has no half-written row
-        self.leave(index)
+        self._memory[index * _PLACE.size] = _IDLE
         _PLACE.pack_into(
             self._memory,
             index * _PLACE.size,
-            _IDLE,
-            int(os.getpgid(0) == pid),
-            pid,
-            encoded(key),
-            trusted_until,
-            deadline,
+            *(_IDLE, leads, 0, pid, encoded(key), trusted_until, deadline, 0.0),
         )
         self._memory[index * _PLACE.size] = _IN_BODY
 
-    def leave(self, index: int | None) -> None:
-        """The body is over: from now on this process must not be killed for that run."""
-        if index is not None and self.has(index):
-            self._memory[index * _PLACE.size] = _IDLE
+    def leave(self, index: int | None) -> bool:
+        """The body is over: from now on this process must not be killed for that run.
+
+        ``True``: it was told to end before that. Then it is about to be killed, with what it started, and
+        must do nothing more.
+        """
+        if index is None or not self.has(index):
+            return False
+        base = index * _PLACE.size
+        # in this order: it is told only while it stands still in its body, so never after this line
+        self._memory[base] = _OVER
+        if self._memory[base + _TOLD]:
+            return True
+        self._memory[base] = _IDLE
+        return False
+
+    def beat(self, index: int | None, key: RunKey) -> None:
+        """A heartbeat of the body: two looks and one word of memory, whatever goes on elsewhere."""
+        if index is None or not self.has(index):
+            return
+        base = index * _PLACE.size
+        # a thread that its body left behind must not beat for the next one
+        if self._memory[base] == _IN_BODY and self._memory[base + _KEY : base + _KEY + 48] == encoded(key):
+            self._doubles[base // 8 + _BEAT] = time.monotonic()
+
+    # what the main process does
 
     def find(self, key: RunKey) -> Place | None:
         """The process that is in the body of that attempt, if one is."""
@@ -99,24 +130,33 @@ class Board:
 
     def at(self, index: int) -> Place | None:
         """What a row says, unless it is idle."""
-        state, leads, pid, key, trusted, deadline = _PLACE.unpack_from(self._memory, index * _PLACE.size)
-        return Place(index, pid, bool(leads), key, trusted, deadline) if state == _IN_BODY else None
+        state, leads, told, pid, key, trusted, deadline, beat = _PLACE.unpack_from(
+            self._memory, index * _PLACE.size
+        )
+        if state == _IDLE or (state == _OVER and not told):
+            return None
+        over = state == _OVER
+        return Place(index, pid, bool(leads), key, trusted, deadline, beat, bool(told), over)
 
     def places(self) -> Iterator[Place]:
         """All bodies being run."""
         for index in range(self._slots):
-            if self._memory[index * _PLACE.size] == _IN_BODY and (place := self.at(index)) is not None:
+            if self._memory[index * _PLACE.size] != _IDLE and (place := self.at(index)) is not None:
                 yield place
+
+    def tell(self, place: Place) -> None:
+        """Note that a body is told to end. Only while its process stands still in that body."""
+        self._memory[place.index * _PLACE.size + _TOLD] = 1
 
     def trust(self, key: RunKey, until: float, deadline: float | None = None) -> None:
         """Tell a body how long its lease may be trusted (0: no longer) and, if known, its new deadline."""
         place = self.find(key)
         if place is None:
             return
-        base = place.index * _PLACE.size
-        struct.pack_into("<d", self._memory, base + _TRUST, until)
+        row = place.index * _PLACE.size // 8
+        self._doubles[row + _TRUST] = until
         if deadline is not None:
-            struct.pack_into("<d", self._memory, base + _DEADLINE, deadline)
+            self._doubles[row + _DEADLINE] = deadline
 
     def trusted_until(self, key: RunKey) -> float:
         """Until when the lease of a body may be trusted; 0 when no process is in it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from typing import Any
 
 import celery
@@ -37,7 +36,7 @@ class KeeperStep(bootsteps.StartStopStep):
             runtimes.of(w.app),
             w.hostname,
             facts=lambda: facts(w),
-            terminate_job=lambda pid: w.pool.terminate_job(pid, signal.SIGKILL),
+            terminate_job=lambda pid, signum: w.pool.terminate_job(pid, signum),
         )
         keepers.add(w.app, self._keeper)
 

@@ -6,16 +6,17 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 from celery_sched.worker import killer
-from celery_sched.worker.board import Board
-from celery_sched.worker.killer import Kill
+from celery_sched.worker.board import NEVER, Board
+from celery_sched.worker.killer import Kill, TellPool
+from celery_sched.worker.ladder import Ladder, Step
 
 logger = logging.getLogger("celery_sched.worker")
 GRACE = 1.0
@@ -43,17 +44,20 @@ class Ending:
     absent: Absent = Absent.FORGET
     dying: int | None = None
     """The child that is known to die, or dead: what it started is killed."""
+    grace: float | None = None
+    """Seconds between SIGTERM and SIGKILL; the run's reason says what was done. ``None``: SIGKILL at once."""
 
 
 class Endings:
     """What is wanted and what was done. Any thread asks, the keeper's thread kills."""
 
-    def __init__(self, board: Board, terminate_job: Callable[[int], None]) -> None:
-        self._board, self._terminate_job = board, terminate_job
+    def __init__(self, board: Board, tell_pool: TellPool) -> None:
+        self._board, self._ladder = board, Ladder(board, tell_pool)
         self._wanted: deque[Ending] = deque()
         self._open: dict[RunKey, Ending] = {}
         self._killed: dict[RunKey, Ending] = {}
         self._told: set[RunKey] = set()
+        self._abandoned: set[RunKey] = set()
         self._dead: dict[RunKey, float] = {}
 
     def __bool__(self) -> bool:
@@ -68,8 +72,11 @@ class Endings:
         return self._killed.get(key)
 
     def forget(self, live: Collection[RunKey]) -> None:
-        """Only runs whose message is here matter."""
+        """Only runs whose message is here matter, and those that are being ended."""
+        live = {*live, *self._open}
         self._told.intersection_update(live)
+        self._abandoned.intersection_update(live)
+        self._ladder.forget(live)
         self._killed = {key: ending for key, ending in self._killed.items() if key in live}
 
     def notice_deaths(self, live: Collection[RunKey]) -> None:
@@ -92,16 +99,22 @@ class Endings:
     def work(self, live: Collection[RunKey]) -> Iterator[tuple[RunKey, Outcome]]:
         """Kill what shall be killed; yields the outcomes to write."""
         while self._wanted:
-            ending = self._wanted.popleft()
-            self._open.setdefault(ending.key, ending)
+            self._begin(self._wanted.popleft())
         for ending in list(self._open.values()):
             key = ending.key
             # before the kill: the main thread may hear of the death before this line is left
             self._killed[key] = ending
-            came = killer.kill(self._board, key, self._terminate_job)
+            step = self._ladder.climb(key, ending.grace or 0.0)
+            came = step.came
+            if came is Kill.TOLD:
+                continue
             if came is Kill.KILLED:
-                logger.warning("run %s, attempt %d, was killed: %s", key.id, key.attempt, ending.why)
-            else:
+                logger.warning(
+                    "run %s, attempt %d, was killed: %s (%s)", key.id, key.attempt, ending.why, step.said
+                )
+            elif came is Kill.STUCK:
+                self._abandon(ending)
+            elif came is not Kill.GONE:
                 del self._killed[key]
             if came is Kill.IMPOSSIBLE:
                 self._give_up(ending)
@@ -111,8 +124,33 @@ class Endings:
                 if came is Kill.NOT_THERE and ending.dying is not None:
                     killer.kill_leftovers(ending.dying)
                 if ending.outcome is not None:
-                    yield key, ending.outcome
+                    yield key, _with_steps(ending, step, ending.outcome)
             del self._open[key]
+
+    def _begin(self, ending: Ending) -> None:
+        known = self._open.get(ending.key)
+        if ending.key in self._abandoned:
+            return
+        if known is None:
+            self._open[ending.key] = ending
+        elif ending.grace is None and known.grace:
+            # its lease went to somebody else meanwhile: no more time for it
+            self._open[ending.key] = replace(known, grace=0.0)
+
+    def _abandon(self, ending: Ending) -> None:
+        """A child that not even SIGKILL ends: it is settled all the same, and never looked at again."""
+        key = ending.key
+        place = self._board.find(key)
+        logger.error(
+            "run %s, attempt %d, is abandoned (%s): child %s waits in the kernel and ends when that lets go. "
+            "Its lock and its slot come back now, its place in this worker's pool does then",
+            key.id,
+            key.attempt,
+            ending.why,
+            place.pid if place is not None else "",
+        )
+        self._board.trust(key, 0.0, NEVER)
+        self._abandoned.add(key)
 
     def _waits(self, ending: Ending, live: Collection[RunKey]) -> bool:
         return ending.absent is Absent.WAIT and ending.key in live
@@ -120,7 +158,7 @@ class Endings:
     def _give_up(self, ending: Ending) -> None:
         """A body in a thread of the main process: it is told (``ctx.lost``), and people are told once."""
         key = ending.key
-        self._board.trust(key, 0.0)
+        self._board.trust(key, 0.0, NEVER)
         if key not in self._told:
             logger.warning(
                 "run %s shall end (%s) but runs in a thread of this worker, which cannot be killed: "
@@ -129,3 +167,9 @@ class Endings:
                 ending.why,
             )
         self._told.add(key)
+
+
+def _with_steps(ending: Ending, step: Step, outcome: Outcome) -> Outcome:
+    if ending.grace is None or step.came is Kill.NOT_THERE:
+        return outcome
+    return replace(outcome, reason=f"{outcome.reason}; {step.said}")

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from billiard.process import current_process
 from celery.app.task import Context as Request
@@ -27,12 +27,14 @@ from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome, celery_retry, finish
 from celery_sched.steps.start import Started, Verdict, start
-from celery_sched.worker import keepers, message, outcomes
+from celery_sched.worker import keepers, message, outcomes, soft
 from celery_sched.worker.keeper import Keeper
 
 logger = logging.getLogger("celery_sched.worker")
 PAUSE = 0.25
 """Seconds between two tries while the database is away."""
+DOOMED = 60.0
+"""Seconds after which a child that was told to end, and is not killed, ends by itself."""
 OUTAGE = 10
 """Leases for which an outcome is tried to be written."""
 _NAME = "__trace__"
@@ -49,6 +51,10 @@ class Gate:
         keeper = None if key is None else keepers.of(self._task.app)
         if key is None or keeper is None:
             return self._tracer(uuid, args, kwargs, request)
+        with soft.held_off():
+            return self._run(keeper, key, uuid, args, kwargs, request)
+
+    def _run(self, keeper: Keeper, key: RunKey, uuid: str, args: Any, kwargs: Any, request: Any) -> Any:
         began = time.monotonic()
         try:
             started = _start(keeper, key, began)
@@ -79,6 +85,8 @@ class Gate:
         in_main = os.getpid() == keeper.pid
         index = board.take() if in_main else getattr(current_process(), "index", None)
         trusted = began + _seconds(started.lease_expires_at, started.now)
+        if in_main:
+            soft.warn(started.job, call[3].get("timelimit"))
         board.enter(index, key, trusted, time.monotonic() + _seconds(started.deadline_at, started.now))
         reset = context.current.set(
             context.Context(
@@ -88,11 +96,15 @@ class Gate:
                 attempt=key.attempt,
                 fence=started.fence,
                 is_lost=lambda: board.has(index) and time.monotonic() >= board.trusted_until(key),
+                beat=lambda: board.beat(index, key),
                 log=logging.getLogger(f"celery_sched.job.{started.job}"),
             )
         )
         try:
-            return self._tracer(*call)
+            with soft.let_in():
+                return self._tracer(*call)
+        except SoftTimeLimitExceeded as error:  # before the body began, or as it ended
+            return self._failed(error, call)
         except MemoryError as error:
             return self._failed(outcomes.OutOfMemory(f"the task ran out of memory: {error}"), call)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -101,7 +113,8 @@ class Gate:
             # a thread cannot end like that, and Celery's pools would never report it
             return self._failed(RuntimeError(f"the task raised {outcomes.text_of(error)}"), call)
         finally:
-            board.leave(index)
+            if board.leave(index):
+                _wait_to_be_killed()
             context.current.reset(reset)
             if in_main and index is not None:
                 board.give(index)
@@ -141,6 +154,20 @@ def install() -> None:
         task.__dict__[_NAME] = tracer if gated else Gate(task, tracer)
 
     setattr(Task, _NAME, property(read, write))
+
+
+def _wait_to_be_killed() -> NoReturn:
+    """The body was told to end, and has. What it started is killed with this process, so it waits.
+
+    It holds no lock here that others need. It must not return: it would settle the run, or take another task.
+    """
+    until = time.monotonic() + DOOMED
+    while time.monotonic() < until:
+        try:
+            time.sleep(1)
+        except BaseException as error:  # a signal's: a second SIGTERM, a soft time limit
+            logger.debug("while waiting to be killed: %r", error)
+    os._exit(1)
 
 
 def _is_outage(error: Exception) -> bool:
@@ -213,6 +240,14 @@ def _write_outcome(keeper: Keeper, key: RunKey, outcome: Outcome) -> None:
             outcome.status.value,
             finished.why,
         )
+    elif finished.again_in is not None:
+        logger.info(
+            "run %s, attempt %d, is %s; the next one begins in %.1f s",
+            key.id,
+            key.attempt,
+            outcome.status.value,
+            finished.again_in.total_seconds(),
+        )
 
 
 def _write_retry(
@@ -235,17 +270,9 @@ def _write_retry(
             args=stored_args,
             kwargs=stored_kwargs,
             retries=int(request.retries or 0) + 1,
+            reason=asked.reason,
+            error=asked.error,
         )
     )
     if not moved:
         logger.info("run %s: its retry was refused, it was stopped or taken over", key.id)
-    elif finished.again_in is not None:
-        logger.info(
-            "run %s, attempt %d, is %s; the next one begins in %.1f s",
-            key.id,
-            key.attempt,
-            outcome.status.value,
-            finished.again_in.total_seconds(),
-        )
-            reason=asked.reason,
-            error=asked.error,

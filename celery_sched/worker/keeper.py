@@ -11,8 +11,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from celery.worker import state as celery_state
@@ -26,8 +26,10 @@ from celery_sched.steps.receive import receive
 from celery_sched.steps.renew import Renewed, renew
 from celery_sched.store.engine import Tx
 from celery_sched.worker import forks
+from celery_sched.worker.beats import Beats
 from celery_sched.worker.board import Board
 from celery_sched.worker.endings import Absent, Ending, Endings
+from celery_sched.worker.killer import TellPool
 from celery_sched.worker.live import layers, live
 from celery_sched.worker.presence import Presence
 
@@ -54,7 +56,7 @@ class Keeper:
         name: str,
         *,
         facts: Callable[[], Mapping[str, Any]],
-        terminate_job: Callable[[int], None],
+        terminate_job: TellPool,
     ) -> None:
         self.app, self.runtime, self.name = app, runtime, name
         self.node, self.pid, self.board = new_node_id(), os.getpid(), Board()
@@ -64,6 +66,7 @@ class Keeper:
         self._receipts: deque[RunKey] = deque()
         self._outcomes: deque[tuple[RunKey, Outcome]] = deque()
         self._endings = Endings(self.board, terminate_job)
+        self._beats = Beats(self.board, runtime.config.renew_interval.total_seconds())
         self._received: set[RunKey] = set()
         self._renew_at = self._last_renewal = self._show_at = 0.0
         self._away = False
@@ -146,6 +149,8 @@ class Keeper:
             self._note_receipts()
             if time.monotonic() >= self._next_renewal():
                 self._renew()
+            elif beating := self._beats.due(live(self.app)):
+                self._renew_these(beating)
             if time.monotonic() >= self._show_at:
                 self._show()
             if self._away:
@@ -164,7 +169,7 @@ class Keeper:
     def _pause(self) -> float:
         if self._endings:
             return SOON
-        due = min(self._next_renewal(), self._show_at)
+        due = min(self._next_renewal(), self._show_at, self._beats.due_at())
         return max(0.0, min(LOOK, due - time.monotonic()))
 
     def _next_renewal(self) -> float:
@@ -209,12 +214,33 @@ class Keeper:
             logger.warning("run %s, attempt %d, is %s: %s", key.id, key.attempt, outcome.status.value, why)
 
     def _renew(self) -> None:
-        began = self._last_renewal = time.monotonic()
         here = live(self.app)
         self._endings.forget(here)
-        for layer in layers(here):
-            self._apply(self._renew_layer(list(layer.values())), layer, began)
+        self._beats.forget(here)
+        began = self._last_renewal = time.monotonic()
+        self._renew_these(here)
         self._renew_at = began + self.runtime.config.renew_interval.total_seconds()
+
+    def _renew_these(self, keys: Collection[RunKey]) -> None:
+        for layer in layers(keys):
+            began = time.monotonic()
+            beats = self._beats.unwritten(layer.values())
+            renewed = self._ask(layer, beats)
+            for run_id, beat_at in beats.items():
+                self._beats.wrote(layer[run_id], beat_at, renewed.heartbeat_timeouts.get(run_id))
+            self._apply(renewed, layer, began)
+
+    def _ask(self, layer: Mapping[RunId, RunKey], beats: Mapping[RunId, float]) -> Renewed:
+        config, places = self.runtime.config, {key.id: self.board.find(key) for key in layer.values()}
+        killable = {run_id for run_id, place in places.items() if place is not None and place.pid != self.pid}
+
+        def work(tx: Tx, now: datetime) -> Renewed:
+            clock = time.monotonic()  # here: waiting for the database makes no heartbeat younger
+            ages = {run_id: timedelta(seconds=clock - at) for run_id, at in beats.items()}
+            keys = list(layer.values())
+            return renew(tx, now, config, keys, self.node, beats=ages, killable=killable)
+
+        return self._run(work)
 
     def _show(self) -> None:
         """Show that this worker is alive, and learn what is asked of it."""
@@ -226,22 +252,18 @@ class Keeper:
             logger.warning("worker %s was asked to stop: it finishes what it runs", self.name)
             state.should_stop = 0  # Celery's own warm shutdown, as SIGTERM asks for it
 
-    def _renew_layer(self, keys: Sequence[RunKey]) -> Renewed:
-        return self._run(lambda tx, now: renew(tx, now, self.runtime.config, keys, self.node))
-
     def _apply(self, renewed: Renewed, layer: Mapping[RunId, RunKey], began: float) -> None:
         now = renewed.now
         for run_id, lease in renewed.leases.items():
             deadline = renewed.deadlines.get(run_id)
             left = None if deadline is None else time.monotonic() + (deadline - now).total_seconds()
             self.board.trust(layer[run_id], began + (lease - now).total_seconds(), left)
+        grace = self.runtime.config.kill_grace.total_seconds()
         for run_id, why in renewed.stopped.items():
             outcome = Outcome(RunStatus.CANCELLED, reason=f"stopped by {why}")
-            self._endings.want(Ending(layer[run_id], outcome, "it was stopped"))
-        for run_id in renewed.overdue:
-            text = "ran longer than its max_runtime"
-            self._endings.want(
-                Ending(layer[run_id], Outcome(RunStatus.TIMED_OUT, error=text, reason=text), text)
-            )
+            self._endings.want(Ending(layer[run_id], outcome, "it was stopped", grace=grace))
+        for run_id, why in renewed.overdue.items():
+            outcome = Outcome(RunStatus.TIMED_OUT, error=why, reason=why)
+            self._endings.want(Ending(layer[run_id], outcome, why, grace=grace))
         for run_id in renewed.stale:
             self._endings.want(Ending(layer[run_id], None, "its lease is no longer this worker's"))

@@ -1,8 +1,9 @@
 """Killing one run: exactly the child that is in its body, with all that it started, and nobody else.
 
 The child is stopped first (SIGSTOP), then the board is read: only a child that stands in the body of that
-attempt is killed, any other continues. This holds for every pool that forks, with and without an event
-loop, also while the main process is busy or shuts down; and a child in a body holds no lock of the pool.
+attempt is told to end, or killed, any other continues. This holds for every pool that forks, with and without
+an event loop, also while the main process is busy or shuts down; and a child in a body holds no lock of the
+pool.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -21,7 +22,7 @@ from celery_sched.model import RunKey
 from celery_sched.worker.board import Board, Place
 
 logger = logging.getLogger("celery_sched.worker")
-STOP_TIMEOUT = 2.0
+STOP_TIMEOUT = 1.0
 """Seconds to wait until a child has stopped, and until a killed one is gone."""
 LOOK = 0.001
 DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -30,22 +31,56 @@ DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 class Kill(Enum):
     """What came of it."""
 
+    TOLD = "told"
+    """The body was told to end (SIGTERM)."""
     KILLED = "killed"
+    STUCK = "stuck"
+    """SIGKILL was sent, but the child waits in the kernel: it ends when that lets go, and does no more."""
     GONE = "gone"
     """The child died by itself in that body; what it left was killed."""
     NOT_THERE = "not there"
     """No process is in that body: it is over, or has not begun."""
     NOT_NOW = "not now"
-    """The child did not stop (it waits in the kernel): try again."""
+    """The child did not stop: try again."""
     IMPOSSIBLE = "impossible"
     """The body runs in a thread of the main process."""
 
 
-def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
-    """Kill the child that is in the body of ``key``.
+TellPool = Callable[[int, int], None]
+"""Sends a signal to a child by way of the pool, so that the pool takes its death for what it is."""
 
-    :param tell_pool: kills the pid by way of the pool, so that it takes the death for what it is.
+
+def tell(board: Board, key: RunKey, tell_pool: TellPool) -> tuple[Kill, list[psutil.Process]]:
+    """Send SIGTERM to the child that is in the body of ``key``; also returns what that has started.
+
+    From then on the child does nothing after the body but wait to be killed.
     """
+    found = _standing(board, key)
+    if isinstance(found, Kill):
+        return found, []
+    process, place, stands = found
+    if not stands:
+        _continue(process)
+        return Kill.NOT_NOW, []
+    started = _descendants(process)
+    board.tell(place)
+    tell_pool(place.pid, signal.SIGTERM)
+    _continue(process)
+    return Kill.TOLD, started
+
+
+def kill(board: Board, key: RunKey, tell_pool: TellPool) -> Kill:
+    """Kill the child that is in the body of ``key``, or was told to end there, with all that it started."""
+    found = _standing(board, key)
+    if isinstance(found, Kill):
+        return found
+    process, place, _ = found
+    _kill_tree(process, place, tell_pool)
+    return Kill.KILLED if _wait(lambda: _state(process) in DEAD, STOP_TIMEOUT) else Kill.STUCK
+
+
+def _standing(board: Board, key: RunKey) -> Kill | tuple[psutil.Process, Place, bool]:
+    """The child in the body of ``key``, stopped; ``False``: it waits in the kernel, and stops after that."""
     place = board.find(key)
     if place is None:
         return Kill.NOT_THERE
@@ -56,16 +91,16 @@ def kill(board: Board, key: RunKey, tell_pool: Callable[[int], None]) -> Kill:
     if process is None or stopped is None:
         kill_leftovers(place.pid)
         return Kill.GONE
-    if not stopped:
+    # what waits in the kernel has the stop signal ahead of it, before it runs another line of its own
+    if not stopped and _state(process) != psutil.STATUS_DISK_SLEEP:
         _continue(process)
         return Kill.NOT_NOW
-    if board.find(key) != place:
+    again = board.find(key)
+    if again is None or (again.index, again.pid) != (place.index, place.pid):
         # it finished meanwhile: what it does now is somebody else's
         _continue(process)
         return Kill.NOT_THERE
-    _kill_tree(process, place, tell_pool)
-    _wait(lambda: _state(process) in DEAD, STOP_TIMEOUT)
-    return Kill.KILLED
+    return process, again, stopped
 
 
 def is_dead(pid: int) -> bool:
@@ -73,15 +108,17 @@ def is_dead(pid: int) -> bool:
     return _child(pid) is None
 
 
-def kill_leftovers(pid: int) -> None:
+def kill_leftovers(pid: int, known: Iterable[psutil.Process] = ()) -> None:
     """Kill what a child that dies, or died, has started, but not the child itself.
 
     It may be on its way out, where it holds a lock that all children share.
+
+    :param known: what it had started while it was alive, also with a session of its own.
     """
     if pid == os.getpid():
         return  # a body in a thread: what it started cannot be told from what others did
     process = _child(pid)
-    found = [] if process is None else _descendants(process)
+    found = [*known, *([] if process is None else _descendants(process))]
     for other in psutil.process_iter():
         if other.pid != pid and _in_group(other.pid, pid):
             found.append(other)
@@ -137,7 +174,7 @@ def _continue(process: psutil.Process) -> None:
         logger.debug("child %d died while it was looked at", process.pid)
 
 
-def _kill_tree(process: psutil.Process, place: Place, tell_pool: Callable[[int], None]) -> None:
+def _kill_tree(process: psutil.Process, place: Place, tell_pool: TellPool) -> None:
     """Kill a stopped child, its group, and descendants that made a session of their own."""
     descendants: dict[int, psutil.Process] = {}
     # A descendant may fork until it is stopped; what it made shows up in the next round.
@@ -150,7 +187,7 @@ def _kill_tree(process: psutil.Process, place: Place, tell_pool: Callable[[int],
             _quietly(child.suspend)
     for child in descendants.values():
         _quietly(child.kill)
-    tell_pool(place.pid)
+    tell_pool(place.pid, signal.SIGKILL)
     if place.leads_group:
         try:
             os.killpg(place.pid, signal.SIGKILL)

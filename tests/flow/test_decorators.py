@@ -61,6 +61,7 @@ RUN = Context(
     attempt=1,
     fence=7,
     is_lost=lambda: False,
+    beat=lambda: None,
     log=logging.getLogger("test"),
 )
 

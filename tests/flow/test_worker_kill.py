@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -38,7 +39,8 @@ def test_an_overdue_run_is_killed_with_all_it_started(make_world: MakeWorld, bro
     worker = world.worker("-c", "1")
     run_id = world.run("sleeps", 600, child)
     done = world.wait(run_id)
-    assert ("timed_out", "ran longer than its max_runtime") == (done.status, done.error)
+    assert ("timed_out", "ran longer than its max_runtime (2 s)") == (done.status, done.error)
+    assert re.fullmatch(r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after 0\.\d s", done.reason or "")
     assert done.deadline_at is not None and done.finished_at is not None
     assert done.finished_at - done.deadline_at < timedelta(seconds=5)
     wait_until_gone(world.pids()[0])
@@ -57,7 +59,8 @@ def test_a_stopped_run_is_killed_and_cancelled(make_world: MakeWorld, broker: st
     world.wait(run_id, "running")
     world.database.run(lambda tx, now: stop(tx, now, run_id, "alice", "enough"))
     done = world.wait(run_id, timeout=10)
-    assert ("cancelled", "stopped by alice: enough") == (done.status, done.reason)
+    assert "cancelled" == done.status
+    assert re.fullmatch(r"stopped by alice: enough; SIGTERM, ended after 0\.\d s", done.reason or ""), done.reason
     wait_until_gone(world.pids()[0])
     assert "succeeded" == world.wait(world.run("plain")).status
 
@@ -197,7 +200,7 @@ def test_threads_and_solo_cannot_be_killed_but_are_told(make_world: MakeWorld, p
     world = make_world(sched_max_runtime=2)
     worker = world.worker("-P", pool, "-c", "2")
     run_id = world.run("until_lost", 25)
-    worker.wait_for_log(f"run {run_id} shall end (ran longer than its max_runtime)")
+    worker.wait_for_log(f"run {run_id} shall end (ran longer than its max_runtime (2 s))")
     assert "running" == world.status(run_id)
     world.sweep()
     done = world.wait(run_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import struct
 import time
 from collections import Counter
@@ -51,7 +50,7 @@ def test_a_kill_around_the_end_of_a_body_spares_the_next_one() -> None:
         os.close(write)
         assert b"b" == os.read(read, 1)
         time.sleep(dice.uniform(0, 0.004))
-        result = kill(board, FIRST, lambda victim: os.kill(victim, signal.SIGKILL))
+        result = kill(board, FIRST, os.kill)
         told = b""
         while part := os.read(read, 10):
             told += part
@@ -68,8 +67,8 @@ def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
     board.enter(0, FIRST, 0.0, 0.0)
     stranger = os.getppid()
     struct.pack_into("<I", board._memory, 4, stranger)
-    told: list[int] = []
-    assert Kill.GONE is kill(board, FIRST, told.append)
+    told: list[tuple[int, int]] = []
+    assert Kill.GONE is kill(board, FIRST, lambda pid, signum: told.append((pid, signum)))
     assert [] == told
     os.kill(stranger, 0)
 

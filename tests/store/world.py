@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -184,9 +184,18 @@ class Bench:
             lambda tx, now: start(tx, now, self.config, key, node or self.node, "worker@test")
         )
 
-    def renew(self, *keys: RunKey, node: NodeId | None = None, database: Database | None = None) -> Renewed:
+    def renew(
+        self,
+        *keys: RunKey,
+        node: NodeId | None = None,
+        database: Database | None = None,
+        beats: Mapping[RunId, timedelta] | None = None,
+        killable: Collection[RunId] = (),
+    ) -> Renewed:
         return (database or self.database).run(
-            lambda tx, now: renew(tx, now, self.config, keys, node or self.node)
+            lambda tx, now: renew(
+                tx, now, self.config, keys, node or self.node, beats=beats or {}, killable=killable
+            )
         )
 
     def finish(
