@@ -1,4 +1,4 @@
-"""``sched jobs``, ``pause`` and ``resume``."""
+"""``sched jobs``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from celery_sched.cli.output import (
     print_json,
     print_table,
     say,
-    short,
 )
 from celery_sched.cli.preview import upcoming
 from celery_sched.cli.timeline import print_calendar
@@ -262,26 +261,3 @@ def delete_command(ctx: click.Context, name: str) -> None:
     """Delete a job; the history of its runs stays until it is pruned."""
     client_of(ctx).delete(name, by=actor())
     click.echo(f"deleted {name}")
-
-
-@click.command("pause")
-@click.argument("job")
-@click.option("--reason", metavar="TEXT", help="Why; shown beside its status.")
-@json_option
-@click.pass_context
-def pause_command(ctx: click.Context, job: str, reason: str | None, as_json: bool) -> None:
-    """Plan no more runs of JOB; one that is active goes on."""
-    paused = client_of(ctx).pause(job, reason, by=actor())
-    if as_json:
-        print_json(job_json(paused))
-    else:
-        click.echo(f"paused {paused.name}" + (f": {short(reason, 200)}" if reason else ""))
-
-
-@click.command("resume")
-@click.argument("job")
-@json_option
-@click.pass_context
-def resume_command(ctx: click.Context, job: str, as_json: bool) -> None:
-    """Plan runs of JOB again, from now on."""
-    print_job(ctx, "resumed", client_of(ctx).resume(job, by=actor()), as_json)

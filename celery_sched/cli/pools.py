@@ -12,7 +12,7 @@ from celery_sched.cli.output import json_option, plain, print_json, print_table,
 @json_option
 @click.pass_context
 def pools_command(ctx: click.Context, as_json: bool) -> None:
-    """List the pools; resize one."""
+    """List the pools; show, create, resize and delete one."""
     if ctx.invoked_subcommand is None:
         print_pools(ctx, as_json)
 
@@ -50,3 +50,42 @@ def resize_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> 
         print_json({"name": name, "slots": slots, "old_slots": old})
     else:
         click.echo(f"pool {name}: {old} -> {slots} slots")
+
+
+@pools_command.command("create")
+@click.argument("name")
+@click.option("--slots", type=click.IntRange(min=0), required=True, help="Runs that may be active at once.")
+@json_option
+@click.pass_context
+def create_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> None:
+    """Make pool NAME, for jobs to name (sched jobs edit JOB --pool NAME)."""
+    made = client_of(ctx).create_pool(name, slots, by=actor())
+    if as_json:
+        print_json(plain(made))
+    else:
+        click.echo(f"pool {made.name}: {made.slots} slots")
+
+
+@pools_command.command("delete")
+@click.argument("name")
+@click.pass_context
+def delete_command(ctx: click.Context, name: str) -> None:
+    """Delete pool NAME, which no job uses any more."""
+    client_of(ctx).delete_pool(name, by=actor())
+    click.echo(f"deleted pool {name}")
+
+
+@pools_command.command("show")
+@click.argument("name")
+@json_option
+@click.pass_context
+def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show the slots of pool NAME, what holds and what waits for them, and its jobs."""
+    use = client_of(ctx).get_pool(name)
+    if as_json:
+        print_json(plain(use))
+        return
+    click.echo(f"slots      {use.slots}")
+    click.echo(f"in flight  {use.in_flight}")
+    click.echo(f"queued     {use.waiting}")
+    click.echo(f"jobs       {', '.join(use.jobs) or 'none'}")

@@ -1,4 +1,4 @@
-"""``sched runs``, ``run`` and ``cancel``."""
+"""``sched runs`` and ``run``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_sched.cli import Failed, Refused
+from celery_sched.cli import Failed
 from celery_sched.cli.access import actor, client_of
 from celery_sched.cli.definition import read_json
 from celery_sched.cli.output import (
@@ -23,7 +23,7 @@ from celery_sched.cli.output import (
     short,
 )
 from celery_sched.durations import format_duration, parse_duration
-from celery_sched.model import NodeKind, Run, RunId
+from celery_sched.model import ManualRun, NodeKind, Run
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 
 if TYPE_CHECKING:
@@ -108,16 +108,26 @@ def run_command(
     }
     client = client_of(ctx)
     run = client.run(job, by=actor(), **given)
+    for replaced in run.replaces:
+        say(f"run {replaced} was stopped for it: it starts when that is gone")
     if not wait:
-        print_run(run, as_json)
+        if as_json:
+            print_json(run_json(run))
+        else:
+            click.echo(f"{run.id} {run.status}: {standing(run)}")
         if not scheduler_alive(client):
             say(NO_SCHEDULER, colour="yellow")
         return
-    say(f"run {run.id} of {job}")
+    say(f"run {run.id} of {job}: {standing(run)}")
     finished = wait_for(client, run, None if limit is None else limit.total_seconds())
     print_run(finished, as_json)
     if finished.status != RunStatus.SUCCEEDED:
         ctx.exit(1)
+
+
+def standing(run: ManualRun) -> str:
+    """Whether it starts at once, or what it waits for."""
+    return "it starts at the next poll" if run.waits is None else f"it waits {run.waits}"
 
 
 NO_SCHEDULER = "No scheduler is alive: the run stays queued until one starts (celery -A APP beat -S sched)."
@@ -176,24 +186,3 @@ def print_run(run: Run, as_json: bool) -> None:
         say(f"result: {short(str(value), 1000)}")
     if run.error:
         say(run.error.rstrip(), colour="red")
-
-
-@click.command("cancel")
-@click.argument("run")
-@click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
-@json_option
-@click.pass_context
-def cancel_command(ctx: click.Context, run: str, reason: str | None, as_json: bool) -> None:
-    """Stop RUN (its id): at once when it has not started, else its worker stops it."""
-    client = client_of(ctx)
-    run_id = RunId(run)
-    before = client.get_run(run_id)
-    if before.status in TERMINAL:
-        raise Refused(f"run {run} is {before.status} already: there is nothing to stop")
-    stopped = client.cancel(run_id, by=actor(), reason=reason)
-    if as_json:
-        print_json(run_json(stopped))
-    elif stopped.status in TERMINAL:
-        click.echo(f"{run} {stopped.status}")
-    else:
-        click.echo(f"{run} {stopped.status}: it was asked to stop, its worker stops it within a lease")

@@ -31,6 +31,13 @@ class Running(StrEnum):
 
 
 @dataclass(frozen=True)
+class PausedJob(Job):
+    """A job that was paused, and its runs that were stopped with it."""
+
+    stopped: tuple[RunId, ...] = ()
+
+
+@dataclass(frozen=True)
 class Paused:
     """The names of the ``jobs`` that are paused now and were active, and the runs that were ``stopped``."""
 
@@ -48,7 +55,7 @@ class Control(Base):
         *,
         running: Running | str = Running.KEEP,
         by: str = "python",
-    ) -> Job:
+    ) -> PausedJob:
         """Stop planning a job.
 
         :param running: ``keep``: its runs go on, those that wait too. ``cancel``: all that are not finished
@@ -58,7 +65,7 @@ class Control(Base):
         """
         how = _running(running)
 
-        def work(tx: Tx, now: datetime) -> tuple[tuple[Stopped, ...], Job]:
+        def work(tx: Tx, now: datetime) -> tuple[tuple[Stopped, ...], PausedJob]:
             row = self._locked(tx, name)
             stopped: tuple[Stopped, ...] = ()
             detail: dict[str, Any] = {"reason": reason}
@@ -71,7 +78,8 @@ class Control(Base):
                 detail |= {"running": how.value, "stopped": len(stopped)}
             if to_pause or stopped:
                 self._note(tx, now, by, "pause", name, detail)
-            return stopped, self._job(tx, name)
+            ids = tuple(one.run_id for one in stopped)
+            return stopped, PausedJob(**vars(self._job(tx, name)), stopped=ids)
 
         stopped, job = self._database.run(work)
         self._release(stopped)

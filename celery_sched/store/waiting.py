@@ -25,7 +25,7 @@ def of(tx: Tx, now: datetime, job: Any, run_id: RunId) -> tuple[str | None, RunI
     known = pools.every(tx, job.app).get(job.pool)
     if known is None:
         # the first scheduler makes this one
-        missing = None if job.pool == pools.DEFAULT else f"pool {job.pool!r} does not exist"
+        missing = None if job.pool == pools.DEFAULT else f"for pool {job.pool!r}, which does not exist"
         return missing, None
     held = queue.held_counts(tx, job.app, [job.pool]).get(job.pool, 0)
     ready, _ = queue.ready_by_pool(tx, job.app, now).get(job.pool, (0, 0))

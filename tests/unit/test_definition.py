@@ -168,6 +168,7 @@ REFUSED = [
     ({"overlap": "skipp"}, "job 'nightly': overlap 'skipp'", "Did you mean skip?"),
     ({"overlap": None}, "overlap", "one of skip, queue, queue_one, replace, concurrent"),
     ({"misfire": "never"}, "misfire 'never'", "one of once, all, skip"),
+    ({"overlap": "replace", "misfire": "all"}, "misfire 'all'", "it is once or skip"),
     ({"max_queued": 0}, "max_queued 0", "1 to 100000"),
     ({"max_queued": True}, "max_queued", "1 to 100000"),
     ({"max_queued": 1.5}, "max_queued", "1 to 100000"),
