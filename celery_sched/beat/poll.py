@@ -38,9 +38,9 @@ CLAIM_WITHIN = timedelta(seconds=GRACE / 2)
 """A claim begins at most this long after Redis granted its slots, and lasts no longer: both are one grace."""
 SOON = timedelta(milliseconds=20)
 """Pause while there is more to do at once."""
-BUSY, BUSY_FOR = 0.2, 2.0
-"""Seconds between two polls, for so long after a backfill made runs: short ones do not go at one a second.
-One that waits for long runs costs no more than the others."""
+BUSY, BUSY_FOR = 0.1, 2.0
+"""Seconds between two polls, for so long after something was dispatched while more waits, or a backfill made
+runs: short ones do not go at a pool's slots a second. What waits for long runs costs no more than usual."""
 
 WARN_AGAIN = 600.0
 """Seconds after which the log says again that a job's queue is full."""
@@ -136,6 +136,8 @@ class Poll:
         times = [instant for instant in (next_due, waiting.next_ready) if instant and instant > seen.now]
         elapsed = time.monotonic() - began
         waits = [(instant - seen.now).total_seconds() - elapsed for instant in times]
+        if counts.dispatched and database.read(lambda tx, now: queue.any_ready(tx, self.config.app, now)):
+            self._busy_until = time.monotonic() + BUSY_FOR
         if time.monotonic() < self._busy_until:
             waits.append(BUSY)
         next_in = min(waits, default=None)

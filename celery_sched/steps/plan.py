@@ -15,6 +15,7 @@ from celery_sched.rules import misfire, overlap
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
+from celery_sched.rules.turn import start_by
 from celery_sched.rules.upcoming import jitter_of, over, schedule_of
 from celery_sched.store import gaps, job_forms, jobs, runs, stopping
 from celery_sched.store.apps import Downtime
@@ -223,6 +224,8 @@ def _rows(
     ]
     full, replacing = None, None
     queued = 0
+    following = times.schedule.next_after(now) if due.waits else due.next_run_at
+    first = start_by(due, following, now, behind=active.count > 0)
     for occurrence in due.run:
         decision = overlap.decide(
             definition.overlap,
@@ -235,7 +238,7 @@ def _rows(
         )
         status = RunStatus.QUEUED if decision.queue else RunStatus.SKIPPED
         expiry = None if definition.expires is None else times.due(occurrence) + definition.expires
-        made.append(_row(row, occurrence, expiry, now, status, decision.reason))
+        made.append({**_row(row, occurrence, expiry, now, status, decision.reason), "start_by": first})
         if decision.queue:
             queued += 1
             active = active.with_one_more(RunId(made[-1]["id"]))
@@ -281,6 +284,7 @@ def _row(
         "occurrence_key": key,
         "status": status.value,
         "reason": reason,
+        "start_by": None,
         "expires_at": expires_at,
         "finished_at": now if status is RunStatus.SKIPPED else None,
     }

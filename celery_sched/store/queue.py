@@ -22,7 +22,7 @@ def ready(app: str, now: datetime) -> Any:
     run of it is dispatched or running: what cannot be claimed never fills a batch.
     """
     other = run.alias("other")
-    order = _best_first(run.c)
+    of_job = (run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
     free = or_(
         job.c.overlap == "concurrent",
         and_(
@@ -43,11 +43,11 @@ def ready(app: str, now: datetime) -> Any:
             run.c.job_id,
             run.c.pool,
             run.c.priority,
-            run.c.ready_at,
+            func.coalesce(run.c.start_by, run.c.ready_at).label("start_by"),
             run.c.scheduled_for,
             run.c.at_capacity_at,
             job.c.overlap,
-            func.row_number().over(partition_by=run.c.job_id, order_by=order).label("place"),
+            func.row_number().over(partition_by=run.c.job_id, order_by=of_job).label("place"),
         )
         .join(job, job.c.id == run.c.job_id)
         .where(run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now, free)
@@ -62,12 +62,12 @@ def ready(app: str, now: datetime) -> Any:
 
 
 def _best_first(columns: Any) -> tuple[Any, ...]:
-    """By priority, then the longest ready, then the oldest occurrence, then the oldest job."""
-    return (columns.priority.desc(), columns.ready_at, columns.scheduled_for, columns.job_id, columns.id)
+    """By priority, then what should start first, then the oldest occurrence, then the oldest job."""
+    return (columns.priority.desc(), columns.start_by, columns.scheduled_for, columns.job_id, columns.id)
 
 
 def ready_in(tx: Tx, app: str, now: datetime, pool: str, limit: int) -> list[tuple[RunId, JobId]]:
-    """The runs of one pool to claim next: by priority, then the longest ready."""
+    """The runs of one pool to claim next: by priority, then what should start first."""
     candidates = ready(app, now)
     rows = tx.execute(
         select(candidates.c.id, candidates.c.job_id)
@@ -89,6 +89,12 @@ def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, tuple[int, int]]
         ).group_by(candidates.c.pool)
     )
     return {pool: (int(count), int(fresh)) for pool, count, fresh in rows}
+
+
+def any_ready(tx: Tx, app: str, now: datetime) -> bool:
+    """Whether a run waits whose time has come, be it for a slot or for its job's lock."""
+    waits = (run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now)
+    return tx.execute(select(1).select_from(run).where(*waits).limit(1)).first() is not None
 
 
 def mark_at_capacity(tx: Tx, app: str, now: datetime, pools: Collection[str]) -> int:

@@ -183,6 +183,7 @@ run = Table(
     Column("attempt", Integer, nullable=False, server_default="1"),
     Column("queued_at", Instant, nullable=False),
     Column("ready_at", Instant, nullable=False),
+    Column("start_by", Instant),  # who is claimed first; NULL: its `ready_at`
     Column("expires_at", Instant),
     Column("at_capacity_at", Instant),  # when it first found no slot
     # the claim

@@ -50,6 +50,7 @@ def upgrade() -> None:
         needed(sa.Integer(), "retried", "0"),
         needed(sa.Integer(), "requeued", "0"),
         sa.Column("beat_at", INSTANT),
+        sa.Column("start_by", INSTANT),
     )
     op.create_table(
         "sched_attempt",
@@ -80,7 +81,7 @@ def downgrade() -> None:
             *("soft_time_limit", "heartbeat_timeout", "retries", "backoff", "retry_delay", "retry_max_delay"),
             *("retry_jitter", "retry_on", "give_up_on", "requeue", "pause_on_failure", "failures_in_row"),
         ),
-        "sched_run": ("retried", "requeued", "beat_at"),
+        "sched_run": ("retried", "requeued", "beat_at", "start_by"),
     }
     for table, names in columns.items():
         for name in names:
