@@ -10,6 +10,8 @@ from typing import Any
 from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
 from celery_sched.model import Dispatch, JobId, RunId, RunKey, Token
+from celery_sched.rules import limits
+from celery_sched.rules.limits import Limits
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.store import apps, jobs, runs
 from celery_sched.store.again import Ended, end
@@ -81,7 +83,7 @@ def sweep(tx: Tx, now: datetime, config: Config) -> Swept:
     settled: list[tuple[Row, RunStatus, str]] = []
     republish: list[Dispatch] = []
     for row in rows:
-        verdict = judge(row, now)
+        verdict = judge(row, now, limits.of(config, job_rows[JobId(row.job_id)]))
         if verdict is None:
             republish.append(runs.dispatch_of(row, job_rows[JobId(row.job_id)], _key(row), row.fence))
             continue
@@ -143,8 +145,11 @@ def _lock(tx: Tx, match: Any) -> tuple[Mapping[JobId, Row], Sequence[Row]]:
     return job_rows, runs.lock(tx, run.c.id.in_(mine) & match, skip_locked=True) if mine else ()
 
 
-def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
-    """What becomes of a run whose lease is over; ``None``: publish it again, under the same token."""
+def judge(row: Any, now: datetime, bounds: Limits) -> tuple[RunStatus, str] | None:
+    """What becomes of a run whose lease is over; ``None``: publish it again, under the same token.
+
+    :param bounds: its job's, which say what an overdue run exceeded.
+    """
     if row.status not in HELD:
         raise ValueError(f"run {row.id} is {row.status}: it has no lease")
     if row.stop_requested_at is not None:
@@ -155,8 +160,8 @@ def judge(row: Any, now: datetime) -> tuple[RunStatus, str] | None:
     ago = _seconds(now - row.lease_expires_at)
     if row.status == RunStatus.RUNNING:
         if row.deadline_at is not None and row.deadline_at <= now:
-            ran = _seconds(row.deadline_at - row.started_at)
-            return RunStatus.TIMED_OUT, f"ran longer than {ran} s on {row.worker_name}"
+            why = bounds.why_over(row.started_at, row.deadline_at, row.beat_at)
+            return RunStatus.TIMED_OUT, f"{why} on {row.worker_name}"
         return RunStatus.LOST, (
             f"its worker {row.worker_name} gave no sign of life: the lease ended {ago} s ago"
         )

@@ -147,7 +147,7 @@ def test_it_ran_and_did_not_succeed(make_stage: MakeStage, status: str) -> None:
         if status == "timed_out":
             stage.renew(key)
         stage.scheduler.poll()
-    words = {"failed": "", "timed_out": "ran longer than 70.0 s", "lost": "gave no sign of life"}
+    words = {"failed": "", "timed_out": "ran longer than its max_runtime (70 s)", "lost": "gave no sign of life"}
     shown = status.replace("_", " ")
     said(
         stage, NOON + HOUR, Outcome.RAN, f"run {key.id} {shown}", words[status], "sched runs --job job --json"

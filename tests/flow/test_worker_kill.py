@@ -40,7 +40,8 @@ def test_an_overdue_run_is_killed_with_all_it_started(make_world: MakeWorld, bro
     run_id = world.run("sleeps", 600, child)
     done = world.wait(run_id)
     assert ("timed_out", "ran longer than its max_runtime (2 s)") == (done.status, done.error)
-    assert re.fullmatch(r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after 0\.\d s", done.reason or "")
+    steps = r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after 0\.\d s"
+    assert re.fullmatch(steps, done.reason or ""), done.reason
     assert done.deadline_at is not None and done.finished_at is not None
     assert done.finished_at - done.deadline_at < timedelta(seconds=5)
     wait_until_gone(world.pids()[0])
@@ -60,7 +61,8 @@ def test_a_stopped_run_is_killed_and_cancelled(make_world: MakeWorld, broker: st
     world.database.run(lambda tx, now: stop(tx, now, run_id, "alice", "enough"))
     done = world.wait(run_id, timeout=10)
     assert "cancelled" == done.status
-    assert re.fullmatch(r"stopped by alice: enough; SIGTERM, ended after 0\.\d s", done.reason or ""), done.reason
+    steps = r"stopped by alice: enough; SIGTERM, ended after 0\.\d s"
+    assert re.fullmatch(steps, done.reason or ""), done.reason
     wait_until_gone(world.pids()[0])
     assert "succeeded" == world.wait(world.run("plain")).status
 

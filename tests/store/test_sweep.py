@@ -55,7 +55,7 @@ def test_sweep_settles_a_run_past_its_deadline(make_bench: Callable[..., Bench])
     assert START + timedelta(seconds=90) == bench.renew(dispatch.key).leases[dispatch.key.id]
     bench.clock.advance(41)
     ((_, status, reason),) = bench.sweep().settled
-    assert (RunStatus.TIMED_OUT, "ran longer than 90.0 s on worker@test") == (status, reason)
+    assert (RunStatus.TIMED_OUT, "ran longer than its max_runtime (90 s) on worker@test") == (status, reason)
     invariants.check(bench.database)
 
 
