@@ -12,13 +12,13 @@ from celery_sched.errors import InvalidValue
 from celery_sched.model import Job, JobDefinition, Overlap, Run, RunId, Source
 from celery_sched.rules import why as rules
 from celery_sched.rules.definition import checked
+from celery_sched.rules.identity import occurrence_key
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import check_zone
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import TIMES, jitter_of
 from celery_sched.rules.why import Act, Asked, Facts, GapSeen, Recorded, Slots, Why
 from celery_sched.rules.why.asked import MINUTE
-from celery_sched.steps.plan import occurrence_key
 from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 

@@ -10,10 +10,10 @@ from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
 from celery_sched.model import BackfillId, BackfillStatus, JobId, JobStatus, Reprocess, Trigger
 from celery_sched.rules.backfill import PRIORITY, Choice, choose
+from celery_sched.rules.identity import occurrence_key, run_id
 from celery_sched.rules.schedules import between
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import jitter_of, schedule_of
-from celery_sched.steps.plan import occurrence_key, run_id_of
 from celery_sched.store import audit, backfills, jobs, runs
 from celery_sched.store.again import again
 from celery_sched.store.engine import Tx
@@ -167,7 +167,7 @@ def _row(job_row: Any, backfill_id: BackfillId, occurrence: datetime, now: datet
     key = occurrence_key(JobId(job_row.id), occurrence)
     return {
         **runs.from_job(job_row, now),
-        "id": run_id_of(job_row, key),
+        "id": run_id(job_row.app, job_row.created_at, key),
         "trigger_kind": Trigger.BACKFILL.value,
         "scheduled_for": occurrence,
         "occurrence_key": key,

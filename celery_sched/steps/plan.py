@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,6 +11,7 @@ from celery_sched.config import Config
 from celery_sched.failpoints import failpoint
 from celery_sched.model import JobDefinition, JobId, JobStatus, Overlap, RunId, Trigger
 from celery_sched.rules import misfire, overlap
+from celery_sched.rules.identity import occurrence_key, run_id
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
@@ -29,7 +29,6 @@ FREQUENT = timedelta(seconds=10)
 INSTANT = timedelta(microseconds=1)
 SCHEDULER = "the scheduler"
 """Who asks a run to stop that is replaced."""
-NAMESPACE = uuid.UUID("6f1c2f1e-0f5f-4b57-9d0c-6a5a3d7f7c11")
 
 
 @dataclass(frozen=True)
@@ -257,16 +256,6 @@ def _why_missed(occurrence: datetime, times: Jitter, now: datetime, downtime: Do
     return f"{misfire.MISSED}: found {late} s late"
 
 
-def occurrence_key(job_id: JobId, occurrence: datetime) -> str:
-    """Unique in the database: no occurrence has two runs."""
-    return f"{job_id}@{occurrence:%Y%m%dT%H%M%S.%fZ}"
-
-
-def run_id_of(row: Any, key: str) -> str:
-    """The id of an occurrence's run: the same whoever makes it."""
-    return str(uuid.uuid5(NAMESPACE, f"{row.app}:{key}:{row.created_at.isoformat()}"))
-
-
 def _row(
     row: Any,
     occurrence: datetime,
@@ -278,7 +267,7 @@ def _row(
     key = occurrence_key(JobId(row.id), occurrence)
     return {
         **runs.from_job(row, now),
-        "id": run_id_of(row, key),
+        "id": run_id(row.app, row.created_at, key),
         "trigger_kind": Trigger.SCHEDULE.value,
         "scheduled_for": occurrence,
         "occurrence_key": key,

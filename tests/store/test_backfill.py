@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from celery_sched.model import RunId, RunKey, Trigger
+from celery_sched.rules.identity import occurrence_key
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps import backfill as step
-from celery_sched.steps.plan import occurrence_key
 from celery_sched.steps.start import Verdict
 from celery_sched.store import backfills, gaps, runs
 from tests import invariants
