@@ -10,7 +10,7 @@ from celery_sched.cli import Refused, did_you_mean
 from celery_sched.cli.access import actor, app_argument, client_of
 from celery_sched.cli.output import coloured, instant, json_option, local, plain, print_json, print_table, say
 from celery_sched.cli.progress import NOBODY, watch
-from celery_sched.cli.runs import scheduler_alive
+from celery_sched.cli.run import scheduler_alive
 from celery_sched.errors import InvalidValue, NotFound
 from celery_sched.model import Backfill, BackfillPreview, BackfillStatus, Reprocess
 from celery_sched.rules.backfill import MOST_CONCURRENT

@@ -1,50 +1,65 @@
-"""``sched runs`` and ``run``."""
+"""``sched runs``: runs are listed, and one is shown with its attempts."""
 
 from __future__ import annotations
 
-import time
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import click
 
-from celery_sched.cli import Failed
-from celery_sched.cli.access import actor, client_of
-from celery_sched.cli.definition import read_json
+from celery_sched.cli.access import client_of, database_now
 from celery_sched.cli.output import (
     coloured,
     json_option,
     local,
+    local_and_distance,
+    plain,
     print_json,
+    print_lines,
     print_table,
-    result_value,
     run_json,
     say,
     short,
 )
-from celery_sched.durations import format_duration, parse_duration
-from celery_sched.model import ManualRun, NodeKind, Run
-from celery_sched.rules.transitions import TERMINAL, RunStatus
+from celery_sched.durations import format_duration
+from celery_sched.model import Attempt, Run, RunId
+from celery_sched.rules.transitions import RunStatus
 
-if TYPE_CHECKING:
-    from celery_sched.client import Client
-
-SLICE = 1.0
-"""Seconds of waiting between two looks at whether a scheduler is alive."""
-GRACE = 10.0
-"""Seconds that ``run --wait`` without a time-out waits for a first scheduler."""
-
-
-@click.command("runs")
-@click.option("--job", metavar="NAME", help="Only runs of this job.")
-@click.option("--status", type=click.Choice([s.value for s in RunStatus]), help="Only runs of this status.")
-@click.option(
+job_option = click.option("--job", metavar="NAME", help="Only runs of this job.")
+status_option = click.option(
+    "--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs of this status."
+)
+limit_option = click.option(
     "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many."
 )
+
+
+@click.group("runs", invoke_without_command=True)
+@job_option
+@status_option
+@limit_option
 @json_option
 @click.pass_context
 def runs_command(ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    """List runs, newest first; show one."""
+    if ctx.invoked_subcommand is None:
+        print_runs(ctx, job, status, limit, as_json)
+
+
+@runs_command.command("list")
+@job_option
+@status_option
+@limit_option
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool) -> None:
     """List runs, newest first."""
+    print_runs(ctx, job, status, limit, as_json)
+
+
+def print_runs(ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    """The newest runs, of one job or one status."""
     runs = client_of(ctx).runs(job=job, status=RunStatus(status) if status else None, limit=limit)
     if as_json:
         print_json([run_json(run) for run in runs])
@@ -81,108 +96,68 @@ def took(run: Run) -> str:
     return format_duration(timedelta(seconds=round((run.finished_at - run.started_at).total_seconds(), 2)))
 
 
-@click.command("run")
-@click.argument("job")
-@click.option("--args", metavar="JSON", help="Other arguments than the job's, a JSON list.")
-@click.option("--kwargs", metavar="JSON", help="Other keyword arguments than the job's, a JSON object.")
-@click.option("--wait", is_flag=True, help="Wait for the outcome: exit code 0 when it succeeded, else 1.")
-@click.option("--timeout", metavar="DURATION", help="With --wait: wait at most this long, then exit with 1.")
+@runs_command.command("show")
+@click.argument("run")
 @json_option
 @click.pass_context
-def run_command(
-    ctx: click.Context,
-    job: str,
-    args: str | None,
-    kwargs: str | None,
-    wait: bool,
-    timeout: str | None,
-    as_json: bool,
-) -> None:
-    """Run JOB now, beside its schedule."""
-    if timeout is not None and not wait:
-        raise click.UsageError("--timeout goes with --wait", ctx)
-    limit = None if timeout is None else parse_duration(timeout, "--timeout")
-    given = {
-        "args": None if args is None else read_json(args, "--args", list, "list"),
-        "kwargs": None if kwargs is None else read_json(kwargs, "--kwargs", dict, "object"),
-    }
+def show_command(ctx: click.Context, run: str, as_json: bool) -> None:
+    """Show everything about one run (its id), its earlier attempts too."""
     client = client_of(ctx)
-    run = client.run(job, by=actor(), **given)
-    for replaced in run.replaces:
-        say(f"run {replaced} was stopped for it: it starts when that is gone")
-    if not wait:
-        if as_json:
-            print_json(run_json(run))
-        else:
-            click.echo(f"{run.id} {run.status}: {standing(run)}")
-        if not scheduler_alive(client):
-            say(NO_SCHEDULER, colour="yellow")
-        return
-    say(f"run {run.id} of {job}: {standing(run)}")
-    finished = wait_for(client, run, None if limit is None else limit.total_seconds())
-    print_run(finished, as_json)
-    if finished.status != RunStatus.SUCCEEDED:
-        ctx.exit(1)
-
-
-def standing(run: ManualRun) -> str:
-    """Whether it starts at once, or what it waits for."""
-    return "it starts at the next poll" if run.waits is None else f"it waits {run.waits}"
-
-
-NO_SCHEDULER = "No scheduler is alive: the run stays queued until one starts (celery -A APP beat -S sched)."
-
-
-def scheduler_alive(client: Client) -> bool:
-    """Whether anybody is there to start a run."""
-    return any(node.kind is NodeKind.SCHEDULER for node in client.nodes())
-
-
-def wait_for(client: Client, run: Run, limit: float | None) -> Run:
-    """Wait until the run is finished; say at once when nobody is there to start it.
-
-    :param limit: seconds; None: as long as it takes, but with no scheduler alive only ``GRACE``.
-    """
-    begun = time.monotonic()
-    told = False
-    while True:
-        alone = not scheduler_alive(client)
-        if alone and not told:
-            say(NO_SCHEDULER, colour="yellow")
-        told = alone
-        waited = time.monotonic() - begun
-        most = (GRACE if alone else None) if limit is None else limit
-        if most is not None and waited >= most:
-            current = client.get_run(run.id)
-            if current.status in TERMINAL:
-                return current
-            shown = format_duration(timedelta(seconds=round(waited)))
-            raise Failed(
-                f"run {run.id} is still {current.status} after {shown};"
-                f" it was not stopped (to stop it: sched cancel {run.id})"
-            )
-        try:
-            return client.wait(run.id, timeout=min(SLICE, SLICE if most is None else most - waited))
-        except TimeoutError:
-            continue
-        except KeyboardInterrupt:
-            say(f"Not waiting any longer; run {run.id} was not stopped.")
-            raise
-
-
-def print_run(run: Run, as_json: bool) -> None:
-    """Say how a run stands."""
+    found, earlier = client.get_run(RunId(run)), client.attempts(RunId(run))
     if as_json:
-        print_json(run_json(run))
+        print_json({**run_json(found), "attempts": plain(earlier)})
         return
-    line = f"{run.id} {run.status}"
-    if took(run):
-        line += f" in {took(run)}"
-    if run.reason:
-        line += f": {run.reason}"
-    click.echo(short(line, 1000))
-    value: Any = result_value(run)
-    if value is not None:
-        say(f"result: {short(str(value), 1000)}")
-    if run.error:
-        say(run.error.rstrip(), colour="red")
+    now = database_now(ctx)
+    print_table(ctx, ("field", "value"), [((key, "bold"), text) for key, text in described(found, now)])
+    if earlier:
+        columns = ("attempt", "status", "worker", "started", "ended", "why")
+        print_table(ctx, columns, attempt_rows(found, earlier))
+    for title, text in (("result", found.result), ("error", found.error)):
+        if text:
+            print_lines(ctx, [(f"{title}:", "bold"), (text.rstrip(), "red" if title == "error" else "")])
+
+
+def described(run: Run, now: datetime) -> list[tuple[str, object]]:
+    """Every field of a run as people read it; what takes lines of its own apart."""
+    lines: list[tuple[str, object]] = []
+    for key, value in run_json(run).items():
+        own = getattr(run, key)
+        if key in ("result", "error"):
+            continue
+        if isinstance(own, datetime):
+            text: object = local_and_distance(own, now)
+        else:
+            text = json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
+        lines.append((key, text))
+        if key == "finished_at" and took(run):
+            lines.append(("took", took(run)))
+    return lines
+
+
+def attempt_rows(run: Run, earlier: Sequence[Attempt]) -> list[tuple[object, ...]]:
+    """The attempts of a run as lines of a table; the last is the one that the run's row tells of."""
+    rows: list[tuple[object, ...]] = [
+        (
+            one.attempt,
+            coloured(one.status),
+            one.worker,
+            local(one.started_at),
+            local(one.ended_at),
+            short(one.reason or one.error, 200),
+        )
+        for one in earlier
+    ]
+    why = short(run.reason or run.error, 200)
+    if run.status == RunStatus.QUEUED:
+        why = f"it may begin from {local(run.ready_at)} on"
+    rows.append(
+        (
+            run.attempt,
+            coloured(run.status),
+            run.worker,
+            local(run.started_at),
+            local(run.finished_at),
+            why,
+        )
+    )
+    return rows
