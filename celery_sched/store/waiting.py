@@ -31,10 +31,8 @@ def of(tx: Tx, now: datetime, job: Any, run_id: RunId) -> tuple[str | None, RunI
     ready, _ = queue.ready_by_pool(tx, job.app, now).get(job.pool, (0, 0))
     if held + ready <= known.slots:
         return None, None
-    return (
-        f"for a slot of pool {job.pool!r}: {held} of {known.slots} taken, {ready - 1} other(s) waiting",
-        None,
-    )
+    numbers = f"{held} of {known.slots} taken, {ready - 1} other run(s) waiting"
+    return f"for a slot of pool {job.pool!r} ({numbers})", None
 
 
 def _before(tx: Tx, now: datetime, job: Any, run_id: RunId) -> Any:
