@@ -10,9 +10,11 @@ import redis
 from sqlalchemy import select
 
 from celery_sched.rules.misfire import MISSED
+from celery_sched.rules.retry import MOST_REQUEUES
 from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, HELD, TERMINAL, RunStatus
+from celery_sched.store.attempts import RETRY
 from celery_sched.store.engine import Database
-from celery_sched.store.tables import gap, job, pool, run
+from celery_sched.store.tables import attempt, gap, job, pool, run
 
 SKIPPED, SUCCEEDED = RunStatus.SKIPPED, RunStatus.SUCCEEDED
 
@@ -36,10 +38,15 @@ def violations(
     """Each thing that is wrong, in words."""
     # one transaction of one snapshot, else a run that moves meanwhile is seen half here and half there
     with database.engine.connect().execution_options(**_snapshot(database)) as tx:
-        tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool)]
-    jobs, runs, gaps, pools = tables
+        tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool, attempt)]
+    jobs, runs, gaps, pools, attempts = tables
     for row in runs:
         yield from _run(row)
+        yield from _attempts(row, [found for found in attempts if found.run_id == row.id])
+    known = {row.id for row in runs}
+    for found in attempts:
+        if found.run_id not in known:
+            yield f"attempt {found.attempt} of run {found.run_id}: its run is gone"
     for row in jobs:
         mine = [found for found in runs if found.job_id == row.id]
         yield from _lock(row, mine)
@@ -87,6 +94,27 @@ def _run(row: Any) -> Iterator[str]:
         yield f"{name}: attempt {row.attempt}, publishes {row.publish_count}, retries {row.retries}"
 
 
+def _attempts(row: Any, attempts: list[Any]) -> Iterator[str]:
+    """What is kept of the attempts before the current one, or the last one: each once, in order."""
+    name = f"run {row.id} of {row.job!r} ({row.status}, attempt {row.attempt})"
+    kept = sorted(attempts, key=lambda found: found.attempt)
+    numbers = [found.attempt for found in kept]
+    if numbers != list(range(1, row.attempt)):
+        yield f"{name}: attempts {numbers} are kept"
+    for found in kept:
+        if found.status != RETRY and found.status not in TERMINAL:
+            yield f"{name}: attempt {found.attempt} ended as {found.status!r}"
+        if found.started_at is not None and not found.started_at <= found.ended_at:
+            yield f"{name}: attempt {found.attempt} went from {found.started_at} to {found.ended_at}"
+    ends = [found.ended_at for found in kept]
+    starts = [*(found.started_at for found in kept[1:]), row.started_at]
+    for end, start in zip(ends, starts, strict=False):
+        if start is not None and start < end:
+            yield f"{name}: an attempt started at {start}, before the one before it ended, at {end}"
+    if not 0 <= row.retried + row.requeued <= len(kept) or row.requeued > MOST_REQUEUES:
+        yield f"{name}: retried {row.retried}, requeued {row.requeued}, {len(kept)} attempts are kept"
+
+
 def _lock(row: Any, runs: list[Any]) -> Iterator[str]:
     name = f"job {row.name!r}"
     held = [found for found in runs if found.status in HELD]
@@ -119,6 +147,8 @@ def _statistics(row: Any, runs: list[Any], in_gaps: int, pruned: bool) -> Iterat
     stated = (row.run_count, row.success_count, row.failure_count, row.skipped_count)
     if min(stated) < 0 or row.run_count != row.success_count + row.failure_count:
         yield f"{name}: run, success, failure, skipped counts are {stated}"
+    if not 0 <= row.failures_in_row <= row.failure_count:
+        yield f"{name}: {row.failures_in_row} failures in a row, {row.failure_count} in all"
     by_status = Counter(found.status for found in runs)
     counted = (
         sum(by_status[status] for status in FINISHED_RUNS),

@@ -17,10 +17,10 @@ FOLDER = Path(os.environ["FLOW_FOLDER"])
 
 def begin(name: str) -> int:
     """Leave a mark; return the number of this attempt."""
-    with open(FOLDER / "marks", "a") as marks:
-        marks.write(f"{name} {os.getpid()}\n")
     ctx = current.get()
     assert ctx is not None
+    with open(FOLDER / "marks", "a") as marks:
+        marks.write(f"{name} {os.getpid()} {ctx.attempt}\n")
     return ctx.attempt
 
 

@@ -55,7 +55,7 @@ class Poller:
         self.do(str(times))
 
     def do(self, what: str) -> None:
-        """Make it ``cancel RUN``, ``cancel_backfill ID`` or ``abandon NODE``, or do a number of polls."""
+        """Make it ``cancel`` or ``retry`` a run, ``cancel_backfill``, ``abandon`` a node, or do some polls."""
         self._asked += 1
         assert self.process.stdin is not None
         try:
@@ -108,6 +108,8 @@ def main(settings: Mapping[str, Any]) -> None:
         clock.now = datetime.fromisoformat(instant)
         if what == "cancel":
             scheduler.client.cancel(RunId(subject[0]))
+        elif what == "retry":
+            scheduler.client.retry(RunId(subject[0]))
         elif what == "cancel_backfill":
             scheduler.client.cancel_backfill(subject[0])
         elif what == "abandon":

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
+from celery_sched.store.tables import attempt
 from tests import invariants
 from tests.store.world import START, Bench
 
@@ -76,6 +79,51 @@ def _lease_past_deadline(bench: Bench) -> str:
     return "its lease outlasts its deadline"
 
 
+def _attempt(bench: Bench, **columns: Any) -> None:
+    """A row of an attempt, made behind everybody's back."""
+    run = bench.scheduler.runs("job")[0]
+    row = {"run_id": run.id, "attempt": 1, "app": run.app, "status": "failed", "started_at": START} | columns
+    bench.database.run(lambda tx, now: tx.execute(insert(attempt).values(ended_at=now, **row)) and None)
+
+
+def _attempt_not_kept(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, attempt=2)
+    return "attempts [] are kept"
+
+
+def _attempt_of_the_row(bench: Bench) -> str:
+    _attempt(bench)
+    return "attempts [1] are kept"
+
+
+def _attempt_of_nothing(bench: Bench) -> str:
+    _attempt(bench, run_id="nothing")
+    return "its run is gone"
+
+
+def _attempt_without_end(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, attempt=2)
+    _attempt(bench, status="running")
+    return "attempt 1 ended as 'running'"
+
+
+def _attempts_side_by_side(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, attempt=2)
+    bench.clock.advance(10)
+    _attempt(bench)
+    return "before the one before it ended"
+
+
+def _retried_without_attempts(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, retried=1)
+    return "retried 1, requeued 0, 0 attempts are kept"
+
+
+def _failures_in_a_row(bench: Bench) -> str:
+    bench.set_job("job", failures_in_row=1)
+    return "1 failures in a row, 0 in all"
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """SQLite: the point here is the check, not the database."""
@@ -99,6 +147,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         _mark,
         _running_without_deadline,
         _lease_past_deadline,
+        _attempt_not_kept,
+        _attempt_of_the_row,
+        _attempt_of_nothing,
+        _attempt_without_end,
+        _attempts_side_by_side,
+        _retried_without_attempts,
+        _failures_in_a_row,
     ],
 )
 def test_damage_is_noticed(bench: Bench, damage: Callable[[Bench], str]) -> None:
