@@ -55,7 +55,7 @@ class Poller:
         self.do(str(times))
 
     def do(self, what: str) -> None:
-        """Make it ``cancel`` or ``retry`` a run, ``cancel_backfill``, ``abandon`` a node, or do some polls."""
+        """Make it ``cancel`` or ``retry`` a run, ``abandon`` a node, ``cancel_backfill``, or do polls."""
         self._asked += 1
         assert self.process.stdin is not None
         try:
