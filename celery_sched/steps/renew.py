@@ -20,6 +20,8 @@ from celery_sched.store.tables import run
 
 KILL_TIME = timedelta(seconds=2)
 """What a kill may take, beside the time that a body has after SIGTERM."""
+AHEAD = timedelta(seconds=1)
+"""So long before its deadline a run that may have to be killed gets the time for that."""
 NONE: Mapping[RunId, timedelta] = MappingProxyType({})
 
 
@@ -54,8 +56,8 @@ def renew(
     """Extend the leases of a worker's received and running runs to min(now + ``sched_lease``, deadline).
 
     Heartbeats come first, counted from when they were sent: one that the database was away for still moves
-    the deadline. A run that is overdue here and that its worker can kill keeps its lease for as long as that
-    takes, once: else the job's next run would begin beside what the first one does on SIGTERM.
+    the deadline. A run that is overdue, or in a moment, and that its worker can kill keeps its lease for as
+    long as that takes, once: else the job's next run would begin beside what this one does on SIGTERM.
 
     Guard: id, token, attempt, no stop request; running here and before its deadline (for a heartbeat: also
     past it), or dispatched and received here within ``sched_start_timeout`` of its publish (or eta).
@@ -90,6 +92,7 @@ def renew(
     stopped: dict[RunId, str] = {}
     overdue: dict[RunId, str] = {}
     stale: set[RunId] = set()
+    dying: list[RunKey] = []
     for key in keys:
         row = rows.get(key.id)
         if row is None or row.token != key.token or row.attempt < key.attempt:
@@ -103,16 +106,20 @@ def renew(
         elif row.stop_requested_at is not None:
             stopped[key.id] = f"{row.stop_requested_by}: {row.stop_reason or 'no reason given'}"
         elif row.deadline_at <= now:
+            dying.append(key)
             bounds = limits.of(config, row)
             overdue[key.id] = bounds.why_over(row.started_at, row.deadline_at, row.beat_at)
         else:
+            if row.deadline_at <= now + AHEAD:
+                dying.append(key)
             leases[key.id] = row.lease_expires_at
             deadlines[key.id] = row.deadline_at
             timeouts[key.id] = limits.of(config, row).heartbeat_timeout
-    dying = [key for key in keys if key.id in overdue and key.id in killable]
+    dying = [key for key in dying if key.id in killable]
     if dying:
-        match = runs.held_by(dying) & here & run.c.stop_requested_at.is_(None) & (run.c.deadline_at <= now)
-        beat_store.keep_while_killed(tx, match, now + config.kill_grace + KILL_TIME)
+        match = runs.held_by(dying) & here & run.c.stop_requested_at.is_(None)
+        until = now + AHEAD + config.kill_grace + KILL_TIME
+        beat_store.keep_while_killed(tx, match & (run.c.deadline_at <= now + AHEAD), until)
     return Renewed(now, leases, deadlines, timeouts, stopped, overdue, frozenset(stale))
 
 

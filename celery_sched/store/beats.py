@@ -52,7 +52,7 @@ def record(tx: Tx, match: ColumnElement[bool], beats: Mapping[RunId, Beat]) -> i
 
 
 def keep_while_killed(tx: Tx, match: ColumnElement[bool], until: datetime) -> int:
-    """Let the leases of overdue runs that match end at ``until``, once: later calls change nothing."""
+    """Let the leases of runs that match end at ``until``, past their deadlines; a second call: nothing."""
     once = run.c.lease_expires_at <= run.c.deadline_at
     return tx.execute(update(run).where(match, once).values(lease_expires_at=until)).rowcount
 

@@ -23,7 +23,7 @@ from celery_sched.rules.transitions import RunStatus
 from celery_sched.runtime import Runtime, new_node_id
 from celery_sched.steps.finish import Outcome, finish
 from celery_sched.steps.receive import receive
-from celery_sched.steps.renew import Renewed, renew
+from celery_sched.steps.renew import AHEAD, Renewed, renew
 from celery_sched.store.engine import Tx
 from celery_sched.worker import forks
 from celery_sched.worker.beats import Beats
@@ -173,9 +173,13 @@ class Keeper:
         return max(0.0, min(LOOK, due - time.monotonic()))
 
     def _next_renewal(self) -> float:
-        """The next regular one, or the earliest deadline, which only the database knows to have passed."""
+        """The next regular one; or a moment before the earliest deadline (its lease is to cover the kill),
+        and at that deadline, which only the database knows to have passed.
+        """
         deadline = min((place.deadline for place in self.board.places()), default=float("inf"))
-        return min(self._renew_at, max(deadline + 0.01, self._last_renewal + SOON))
+        before = deadline - AHEAD.total_seconds() / 2
+        at = before if self._last_renewal < before else deadline + 0.01
+        return min(self._renew_at, max(at, self._last_renewal + SOON))
 
     def _note_receipts(self) -> None:
         here = live(self.app)

@@ -44,7 +44,8 @@ class Settling:
             return self._on_killed(ending)
         if isinstance(error, TimeLimitExceeded):
             self._kill_started()
-            self._end(keeper, key, RunStatus.TIMED_OUT, f"ran longer than its time limit ({error})")
+            seconds = float(error.args[0])
+            self._end(keeper, key, RunStatus.TIMED_OUT, f"ran longer than its time_limit ({seconds:g} s)")
         elif isinstance(error, Terminated):
             if not self._already_cancelled:
                 self._end(keeper, key, RunStatus.CANCELLED, "terminated by Celery's remote control")

@@ -147,7 +147,8 @@ def test_it_ran_and_did_not_succeed(make_stage: MakeStage, status: str) -> None:
         if status == "timed_out":
             stage.renew(key)
         stage.scheduler.poll()
-    words = {"failed": "", "timed_out": "ran longer than its max_runtime (70 s)", "lost": "gave no sign of life"}
+    over = "ran longer than its max_runtime (70 s)"
+    words = {"failed": "", "timed_out": over, "lost": "gave no sign of life"}
     shown = status.replace("_", " ")
     said(
         stage, NOON + HOUR, Outcome.RAN, f"run {key.id} {shown}", words[status], "sched runs --job job --json"

@@ -1,0 +1,128 @@
+"""SIGTERM, SIGKILL, given up: bodies that resist, with real workers and signals."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from celery_sched.model import Run, RunId
+from celery_sched.steps.stop import stop
+from tests.flow.worker_world import World
+from tests.private_server import wait_until
+from tests.reaper import alive
+
+MakeWorld = Callable[..., World]
+BROKERS = ["files", "redis"]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or not alive(psutil.Process(pid))
+
+
+def all_gone(world: World, child: int, grandchildren: int) -> None:
+    """The child and all that it started, whatever group or session that has."""
+    started = [int(line) for line in (world.folder / "grandchildren").read_text().split()]
+    assert grandchildren == len(started)
+    wait_until(lambda: all(gone(pid) for pid in [child, *started]), 20, f"{child} and {started} to be gone")
+
+
+def stopped(world: World, run_id: RunId, mark: str) -> tuple[Run, int]:
+    """Stop the run when its body has begun; what became of it, and which child it was in."""
+    wait_until(lambda: mark in world.marks(), 30, f"{mark} to begin")
+    child = world.pids()[world.marks().index(mark)]
+    world.database.run(lambda tx, now: stop(tx, now, run_id, "ada", "enough"))
+    return world.wait(run_id), child
+
+
+@pytest.mark.parametrize("how", ["ignores", "catches", "locks", "hash", "kernel"])
+@pytest.mark.parametrize("broker", BROKERS)
+def test_what_sigterm_does_not_end_is_killed_after_the_grace(
+    make_world: MakeWorld, broker: str, how: str
+) -> None:
+    """SIGTERM, a second for it, SIGKILL: child, group and sessions are gone, the slots come back."""
+    world = make_world(broker=broker, sched_kill_grace=1, sched_lease=6)
+    world.worker("-c", "1")
+    done, child = stopped(world, world.run("bodies.hangs", how), f"hangs:{how}")
+    assert "cancelled" == done.status
+    expected = r"stopped by ada: enough; SIGTERM, then SIGKILL after 1\.\d s"
+    if how == "kernel":  # it cannot be stopped, so it is not told: it might do something else meanwhile
+        expected = r"stopped by ada: enough; SIGKILL"
+    assert re.fullmatch(expected, done.reason or ""), done.reason
+    all_gone(world, child, 2)
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize("how", ["exception", "handler"])
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_job_that_cleans_up_has_the_time_for_it(make_world: MakeWorld, broker: str, how: str) -> None:
+    """It puts things right on SIGTERM, and is cancelled all the same, also where it returns a result."""
+    world = make_world(broker=broker, sched_lease=12)
+    world.worker("-c", "1")
+    done, child = stopped(world, world.run("bodies.cleans_up", how), f"cleans_up:{how}")
+    assert ("cancelled", None) == (done.status, done.result)
+    assert re.fullmatch(r"stopped by ada: enough; SIGTERM, ended after [01]\.\d s", done.reason or "")
+    assert "cleaned" in world.marks()
+    all_gone(world, child, 1)
+    # the child that was told takes no other task: what the job did to its signals is gone with it
+    assert "succeeded" == world.wait(world.run("plain")).status
+    assert child != world.pids()[-1]
+    assert 0 == world.late_settlers()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_child_that_sigterm_kills_outright_leaves_nothing(make_world: MakeWorld, broker: str) -> None:
+    """The job has put SIGTERM back to its default: the child dies in its body, what it started too."""
+    world = make_world(broker=broker, sched_lease=12)
+    world.worker("-c", "1")
+    done, child = stopped(world, world.run("bodies.hangs", "default"), "hangs:default")
+    assert "cancelled" == done.status
+    assert re.fullmatch(r"stopped by ada: enough; SIGTERM, ended after [01]\.\d s", done.reason or "")
+    all_gone(world, child, 2)
+    assert "succeeded" == world.wait(world.run("plain")).status
+
+
+def test_an_overdue_job_cleans_up_while_the_sweep_waits(make_world: MakeWorld) -> None:
+    """Timed out all the same; the schedulers, which sweep meanwhile, leave it the time for it."""
+    world = make_world(sched_max_runtime=2, sched_lease=12, sched_kill_grace=3)
+    world.worker("-c", "1")
+    run_id = world.run("bodies.cleans_up", "exception")
+
+    def ended() -> bool:
+        world.sweep()
+        return bool(world.marks()) and world.status(run_id) != "running"
+
+    wait_until(ended, 30, "it to end")
+    done = world.wait(run_id)
+    assert "timed_out" == done.status
+    reason = r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after [01]\.\d s"
+    assert re.fullmatch(reason, done.reason or ""), done.reason
+    assert "cleaned" in world.marks()
+
+
+def test_without_a_grace_it_is_killed_at_once(make_world: MakeWorld) -> None:
+    """sched_kill_grace 0: SIGKILL is the first step, and the reason says so."""
+    world = make_world(sched_kill_grace=0)
+    world.worker("-c", "1")
+    done, child = stopped(world, world.run("bodies.cleans_up", "exception"), "cleans_up:exception")
+    assert ("cancelled", "stopped by ada: enough; SIGKILL") == (done.status, done.reason)
+    all_gone(world, child, 1)
+    assert "cleaned" not in world.marks()
+
+
+def test_a_run_that_somebody_else_has_is_killed_at_once(make_world: MakeWorld) -> None:
+    """Its lease went elsewhere while it had time to clean up: no more of that."""
+    world = make_world(sched_lease=30, sched_kill_grace=9)
+    world.worker("-c", "1")
+    run_id = world.run("bodies.hangs", "ignores")
+    wait_until(lambda: "hangs:ignores" in world.marks(), 30, "the body to begin")
+    began = time.monotonic()
+    world.update(run_id, token="successor", worker="another")
+    all_gone(world, world.pids()[0], 2)
+    # one renewal at most: what it was asked in time does not count
+    assert time.monotonic() - began < 10 + 5
+    assert "running" == world.status(run_id)
