@@ -82,12 +82,14 @@ def standing(tx: Tx, keys: Sequence[str]) -> dict[str, tuple[str, bool]]:
     """Occurrence key -> the status of its run, and whether its body ever started."""
     if not keys:
         return {}
+    # a retry leaves nothing of the attempt before in the row but these counts
+    earlier = run.c.retries + run.c.retried + run.c.requeued
     rows = tx.execute(
-        select(run.c.occurrence_key, run.c.status, run.c.started_at, run.c.retries).where(
+        select(run.c.occurrence_key, run.c.status, run.c.started_at, earlier.label("earlier")).where(
             run.c.occurrence_key.in_(keys)
         )
     )
-    return {row.occurrence_key: (row.status, row.started_at is not None or row.retries > 0) for row in rows}
+    return {row.occurrence_key: (row.status, row.started_at is not None or row.earlier > 0) for row in rows}
 
 
 def overlapping(tx: Tx, job_id: JobId, first: datetime, last: datetime) -> Row[Any] | None:

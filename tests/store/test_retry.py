@@ -566,3 +566,22 @@ def test_a_retry_waits_for_a_row_that_is_locked(bench: Bench) -> None:
         assert "running" == bench.status(dispatch.key.id)
     assert 1 == len(bench.sweep().settled)
     assert ["job"] == names([_next(bench)])
+
+
+def test_a_backfill_knows_that_a_cancelled_retry_has_run(bench: Bench) -> None:
+    """Cancelled while it waited for its second attempt: it ran, so a backfill leaves it alone."""
+    bench.client.add("job", task="t.ok", schedule="0 * * * *", **POLICY)
+    bench.clock.advance(timedelta(hours=1))
+    bench.plan()
+    (dispatch,) = bench.claim()
+    bench.start(dispatch.key)
+    _fail(bench, dispatch)
+    bench.client.cancel(dispatch.key.id)
+    asked = bench.client.backfill("job", bench.clock.now, bench.clock.now)
+    bench.scheduler.poll()
+    assert (0, 0, 1) == (
+        bench.client.get_backfill(asked.id).created,
+        bench.client.get_backfill(asked.id).again,
+        bench.client.get_backfill(asked.id).left,
+    )
+    assert "cancelled" == bench.status(dispatch.key.id)
