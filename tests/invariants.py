@@ -12,7 +12,7 @@ from sqlalchemy import select
 from celery_sched.rules.misfire import MISSED
 from celery_sched.rules.retry import MOST_REQUEUES
 from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, HELD, TERMINAL, RunStatus
-from celery_sched.store.attempts import RETRY
+from celery_sched.store.attempts import MOST_KEPT, RETRY
 from celery_sched.store.engine import Database
 from celery_sched.store.tables import attempt, gap, job, pool, run
 
@@ -99,7 +99,8 @@ def _attempts(row: Any, attempts: list[Any]) -> Iterator[str]:
     name = f"run {row.id} of {row.job!r} ({row.status}, attempt {row.attempt})"
     kept = sorted(attempts, key=lambda found: found.attempt)
     numbers = [found.attempt for found in kept]
-    if numbers != list(range(1, row.attempt)):
+    first = numbers[0] if len(numbers) >= MOST_KEPT else 1
+    if numbers != list(range(first, row.attempt)):
         yield f"{name}: attempts {numbers} are kept"
     for found in kept:
         if found.status != RETRY and found.status not in TERMINAL:

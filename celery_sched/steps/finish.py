@@ -155,6 +155,7 @@ def celery_retry(
     if moved:
         failpoint("retry:dispatched")
         attempts.keep(tx, [attempts.Ended(row, attempts.RETRY, reason, error, now) for row in rows])
+        attempts.forget(tx, key.id, key.attempt - attempts.MOST_KEPT + 1)
         return True
     for row in rows:
         if row.token == key.token and row.stop_requested_at is not None:

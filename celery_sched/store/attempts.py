@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from celery_sched.model import Attempt, RunId
 from celery_sched.store.engine import Tx
@@ -16,6 +16,8 @@ from celery_sched.store.tables import attempt
 
 RETRY = "retry"
 """The status of an attempt whose task asked Celery for a retry."""
+MOST_KEPT = 100
+"""Attempts kept of a run whose task asks Celery for one retry after the other, for days maybe."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ def keep(tx: Tx, ended: Sequence[Ended]) -> None:
         for one in ended
     ]
     tx.execute(insert(attempt), rows)
+
+
+def forget(tx: Tx, run_id: RunId, before: int) -> None:
+    """Delete the attempts of a run below that number."""
+    if before > 1:
+        tx.execute(delete(attempt).where(attempt.c.run_id == run_id, attempt.c.attempt < before))
 
 
 def of_run(tx: Tx, run_id: RunId) -> list[Attempt]:

@@ -307,6 +307,18 @@ def test_celerys_own_retry_is_kept_as_an_attempt(bench: Bench) -> None:
     invariants.check(bench.database)
 
 
+def test_attempts_without_end_are_not_all_kept(bench: Bench) -> None:
+    """A task that asks Celery for one retry after the other keeps its newest hundred attempts."""
+    key = bench.running().key
+    for number in range(1, 104):
+        key = RunKey(key.id, key.token, number)
+        if number > 1:
+            assert Verdict.YOURS == bench.start(key).verdict
+        assert bench.retry(key, bench.clock.now)
+    assert list(range(4, 104)) == [one.attempt for one in bench.client.attempts(key.id)]
+    invariants.check(bench.database)
+
+
 def test_expires_is_for_the_first_attempt(bench: Bench) -> None:
     """A run that has started in time is not outdated while it waits for its retry."""
     dispatch = bench.running(expires=timedelta(seconds=5), **POLICY)
