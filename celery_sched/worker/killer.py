@@ -24,6 +24,8 @@ from celery_sched.worker.board import Board, Place
 logger = logging.getLogger("celery_sched.worker")
 STOP_TIMEOUT = 1.0
 """Seconds to wait until a child has stopped, and until a killed one is gone."""
+TELL_TIMEOUT = 0.2
+"""Seconds to wait until a child has stopped that is only to be told; it is tried again soon."""
 LOOK = 0.001
 DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
@@ -55,7 +57,7 @@ def tell(board: Board, key: RunKey, tell_pool: TellPool) -> tuple[Kill, list[psu
 
     From then on the child does nothing after the body but wait to be killed.
     """
-    found = _standing(board, key)
+    found = _standing(board, key, TELL_TIMEOUT)
     if isinstance(found, Kill):
         return found, []
     process, place, stands = found
@@ -71,7 +73,7 @@ def tell(board: Board, key: RunKey, tell_pool: TellPool) -> tuple[Kill, list[psu
 
 def kill(board: Board, key: RunKey, tell_pool: TellPool) -> Kill:
     """Kill the child that is in the body of ``key``, or was told to end there, with all that it started."""
-    found = _standing(board, key)
+    found = _standing(board, key, STOP_TIMEOUT)
     if isinstance(found, Kill):
         return found
     process, place, _ = found
@@ -79,7 +81,7 @@ def kill(board: Board, key: RunKey, tell_pool: TellPool) -> Kill:
     return Kill.KILLED if _wait(lambda: _state(process) in DEAD, STOP_TIMEOUT) else Kill.STUCK
 
 
-def _standing(board: Board, key: RunKey) -> Kill | tuple[psutil.Process, Place, bool]:
+def _standing(board: Board, key: RunKey, patience: float) -> Kill | tuple[psutil.Process, Place, bool]:
     """The child in the body of ``key``, stopped; ``False``: it waits in the kernel, and stops after that."""
     place = board.find(key)
     if place is None:
@@ -87,7 +89,7 @@ def _standing(board: Board, key: RunKey) -> Kill | tuple[psutil.Process, Place, 
     if place.pid == os.getpid():
         return Kill.IMPOSSIBLE
     process = _child(place.pid)
-    stopped = None if process is None else _stop(process)
+    stopped = None if process is None else _stop(process, patience)
     if process is None or stopped is None:
         kill_leftovers(place.pid)
         return Kill.GONE
@@ -142,7 +144,7 @@ def _child(pid: int) -> psutil.Process | None:
         return None
 
 
-def _stop(process: psutil.Process) -> bool | None:
+def _stop(process: psutil.Process, patience: float) -> bool | None:
     """Stop a process and wait until it stands; ``None``: it is dead, ``False``: it does not stop."""
     try:
         process.suspend()
@@ -155,7 +157,7 @@ def _stop(process: psutil.Process) -> bool | None:
         state = _state(process)
         return state == psutil.STATUS_STOPPED or state in DEAD
 
-    if not _wait(stands, STOP_TIMEOUT):
+    if not _wait(stands, patience):
         return False
     return None if state in DEAD else True
 

@@ -118,6 +118,16 @@ def cleans_up(how: str) -> str:
     return "cleaned up"
 
 
+@shared_task(name="bodies.until_file")
+def until_file(name: str, file: str) -> str:
+    """Runs until a file is there."""
+    note(f"{name}:begin")
+    while not (FOLDER / file).exists():
+        time.sleep(0.05)
+    note(f"{name}:end")
+    return name
+
+
 @shared_task(name="bodies.soft")
 def soft(seconds: float, then: str) -> str:
     """Sleeps until its soft time limit is raised; then ``return``s, ``raise``s or ``hang``s."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +14,18 @@ from collections.abc import Callable
 import pytest
 
 from celery_sched.model import RunId, RunKey, Token
+from celery_sched.steps.stop import stop
 from celery_sched.worker.board import Board
 from celery_sched.worker.killer import Kill, kill
+from celery_sched.worker.ladder import Ladder
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
+from tests.store.world import FULL
 
 ROUNDS = 300
+TARGETS = 500 if FULL else 25
+"""Runs that are ended within 20 ms of their end."""
+STOPPED = 60 if FULL else 8
 FIRST = RunKey(RunId("run-1"), Token("token-1"), 1)
 SECOND = RunKey(RunId("run-2"), Token("token-2"), 1)
 
@@ -61,6 +69,52 @@ def test_a_kill_around_the_end_of_a_body_spares_the_next_one() -> None:
     assert came[Kill.KILLED] > 10 and came[Kill.NOT_THERE] > 10, came
 
 
+def told_child(board: Board, pipe: int, spin: float) -> None:
+    """The same where a body that was told to end waits to be killed, as in a worker; SIGTERM raises."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for key in (FIRST, SECOND):
+        board.enter(0, key, 0.0, 0.0)
+        try:
+            os.write(pipe, b"b")
+            end = time.perf_counter() + spin
+            while time.perf_counter() < end:
+                pass
+        finally:
+            while board.leave(0):
+                signal.pause()
+    os.write(pipe, b"e")
+
+
+def test_a_sigterm_around_the_end_of_a_body_spares_the_next_one() -> None:
+    """SIGTERM aimed at the end of a body: either it is that body's end, or the next one runs to its own."""
+    dice = random.Random(3)
+    came: Counter[Kill] = Counter()
+    for _ in range(ROUNDS):
+        board = Board(1)
+        ladder = Ladder(board, os.kill)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                told_child(board, write, 0.002)
+            finally:
+                os._exit(0)
+        os.close(write)
+        assert b"b" == os.read(read, 1)
+        time.sleep(dice.uniform(0, 0.004))
+        while (step := ladder.climb(FIRST, 5.0)).came is Kill.TOLD:
+            pass
+        told = b""
+        while part := os.read(read, 10):
+            told += part
+        os.close(read)
+        os.waitpid(pid, 0)
+        came[step.came] += 1
+        assert (b"be" if step.came is Kill.NOT_THERE else b"") == told, step
+        assert step.came is Kill.NOT_THERE or step.said.startswith("SIGTERM, ended after "), step
+    assert came[Kill.KILLED] > 10 and came[Kill.NOT_THERE] > 10, came
+
+
 def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
     """A board that names a process which is not ours (a reused pid) kills nothing."""
     board = Board(1)
@@ -75,25 +129,56 @@ def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
 
 @pytest.mark.parametrize("broker", ["files", "redis"])
 def test_terminating_short_runs_harms_no_other(make_world: Callable[..., World], broker: str) -> None:
-    """Runs terminated around their end, beside innocent ones: one outcome each, and the others succeed."""
-    world = make_world(broker=broker, sched_lease=30)
+    """Runs terminated around their end, beside innocent ones: one outcome each, and the others succeed.
+
+    Short ones in the same child, and a long one in the other.
+    """
+    world = make_world(broker=broker, sched_lease=30, sched_max_runtime=3600)
     world.worker("-c", "2")
     dice = random.Random(2)
+    long = world.run("bodies.until_file", "long", "enough")
+    wait_until(lambda: "long:begin" in world.marks(), 30, "the long one to begin")
     targets: list[RunId] = []
     innocent: list[RunId] = []
-    for number in range(25):
+    for number in range(TARGETS):
         dispatch = world.claim("naps", f"target{number}", 0.1)
         world.publish(dispatch)
         targets.append(dispatch.key.id)
-        innocent += [world.run("naps", f"innocent{number}-{one}", 0.03) for one in range(3)]
+        innocent += [world.run("naps", f"innocent{number}-{one}", 0.03) for one in range(2)]
         began = f"target{number}:begin"
         wait_until(lambda began=began: began in world.marks(), 30, "the target to begin")
-        time.sleep(dice.uniform(0, 0.15))
+        time.sleep(dice.uniform(0.06, 0.12))
         world.app.control.revoke(dispatch.key.id, terminate=True)
+    _all_as_they_should(world, targets, innocent, long)
+
+
+@pytest.mark.parametrize("broker", ["files", "redis"])
+def test_stopping_runs_around_their_end_harms_no_other(make_world: Callable[..., World], broker: str) -> None:
+    """The same by ``cancel``, which tells the body first: it takes effect at some time around the end."""
+    world = make_world(broker=broker, sched_max_runtime=3600)
+    world.worker("-c", "2")
+    dice = random.Random(4)
+    long = world.run("bodies.until_file", "long", "enough")
+    wait_until(lambda: "long:begin" in world.marks(), 30, "the long one to begin")
+    targets: list[RunId] = []
+    innocent: list[RunId] = []
+    for number in range(STOPPED):
+        targets.append(world.run("naps", f"target{number}", dice.uniform(0.2, 1.0)))
+        innocent += [world.run("naps", f"innocent{number}-{one}", 0.03) for one in range(2)]
+        began = f"target{number}:begin"
+        wait_until(lambda began=began: began in world.marks(), 30, "the target to begin")
+        world.database.run(lambda tx, now: stop(tx, now, targets[-1], "ada", None))
+    _all_as_they_should(world, targets, innocent, long)
+
+
+def _all_as_they_should(world: World, targets: list[RunId], innocent: list[RunId], long: RunId) -> None:
     for run_id in innocent:
         assert "succeeded" == world.wait(run_id).status
     outcomes = Counter(world.wait(run_id).status for run_id in targets)
     assert {"succeeded", "cancelled"} >= set(outcomes) and outcomes["cancelled"], outcomes
+    assert "running" == world.status(long)
+    (world.folder / "enough").touch()
+    assert "succeeded" == world.wait(long).status
     marks = Counter(world.marks())
     assert {1} == {count for name, count in marks.items()}
     ended = {name for name in marks if name.startswith("innocent") and name.endswith(":end")}
