@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
 
 from celery_sched.model import Run, RunId
 from celery_sched.steps.stop import stop
-from tests.flow.worker_world import World
+from tests.flow.worker_world import ROOT, World
 from tests.private_server import wait_until
 from tests.reaper import alive
 
@@ -126,3 +130,25 @@ def test_a_run_that_somebody_else_has_is_killed_at_once(make_world: MakeWorld) -
     # one renewal at most: what it was asked in time does not count
     assert time.monotonic() - began < 10 + 5
     assert "running" == world.status(run_id)
+
+
+def test_what_not_even_sigkill_ends_is_given_up(tmp_path: Path) -> None:
+    """A child asleep in the kernel for good: its run is settled, the log says so, nobody waits again."""
+    command = ["unshare", "--mount", sys.executable, "-m", "tests.flow.frozen", str(tmp_path)]
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system needs root: such a child cannot be made otherwise")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    if "mount: " in done.stderr:
+        pytest.skip(f"no loop device to mount: {done.stderr}")
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    reason = "stopped by ada: enough; SIGKILL, which did not end it: abandoned"
+    assert [["run-1", "cancelled", reason]] == found["outcomes"]
+    assert "run run-1, attempt 1, is abandoned (it was stopped)" in found["logged"][0]
+    assert (1, "D", 9, 0.0) == (
+        len(found["logged"]),
+        found["state"],
+        found["ended by"],
+        found["trusted until"],
+    )
+    assert found["again"] < 0.1  # it is not looked at again
