@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import psycopg
 import pymysql
@@ -117,13 +117,20 @@ class Swarm:
 
     def _meddle(self, dice: random.Random) -> None:
         client, name = self.bench.client, f"job-{dice.randrange(JOBS)}"
-        act = dice.choice(["run", "run", "cancel", "cancel", "edit", "pause", "resume"])
-        if act == "cancel":
+        act = dice.choice(["run", "run", "cancel", "cancel", "retry", "edit", "pause", "resume"])
+        if act in ("cancel", "retry"):
             found = client.runs(name, limit=5)
             if found:
-                client.cancel(dice.choice(found).id)
+                getattr(client, act)(dice.choice(found).id)
         elif act == "edit":
-            client.edit(name, schedule=dice.choice(["every 1s", "every 2s"]), priority=dice.randrange(10))
+            client.edit(
+                name,
+                schedule=dice.choice(["every 1s", "every 2s"]),
+                priority=dice.randrange(10),
+                retries=dice.randrange(3),
+                requeue=dice.random() < 0.5,
+                retry_delay=timedelta(seconds=dice.random()),
+            )
         else:
             getattr(client, act)(name)
 
@@ -155,7 +162,15 @@ def swarm(make_bench: Callable[..., Bench]) -> Iterator[Swarm]:
     bench = make_bench(real=True, lease=3, poll_interval=0.5, start_timeout=3, max_runtime=4)
     for number in range(JOBS):
         policy = ("skip", "queue", "concurrent")[number % 3]
-        bench.client.add(f"job-{number}", task="t.ok", schedule="every 1s", overlap=policy, max_queued=5)
+        bench.client.add(
+            f"job-{number}",
+            task="t.ok",
+            schedule="every 1s",
+            overlap=policy,
+            max_queued=5,
+            retries=number % 2,
+            retry_delay=timedelta(seconds=0.5),
+        )
     for name, misfire in STEADY.items():
         bench.client.add(name, task="t.ok", schedule="every 1s", overlap="queue", misfire=misfire)
     yield Swarm(bench, seed=20)
@@ -176,7 +191,7 @@ def wrongly_counted(bench: Bench, name: str) -> list[datetime]:
 
 
 def test_a_swarm_ends_consistent(swarm: Swarm) -> None:
-    """Plans, claims, sweeps, stops, starts, renewals, outcomes, edits and cut sessions at the same time."""
+    """Plans, claims, sweeps, stops, starts, renewals, outcomes, retries, edits and cut sessions at a time."""
     bench = swarm.bench
     swarm.run()
     assert len(swarm.bodies) == len(set(swarm.bodies)) > 20
@@ -195,6 +210,7 @@ def test_a_swarm_ends_consistent(swarm: Swarm) -> None:
     invariants.check(bench.database)
     assert 0 == bench.in_flight()
     assert "succeeded" in bench.statuses()
+    assert any(attempt > 1 for _, attempt in swarm.bodies)
     for name in STEADY:
         assert bench.job_row(name).last_scheduled_for is not None
         assert [] == wrongly_counted(bench, name)
