@@ -44,8 +44,15 @@ def create(
     Locks: none.
     If it dies here: nothing was written.
     """
-    upcoming = _next_run_at(definition, now, anchor=now, mark=None, never_ran=True)
-    status, reason = _status(definition, upcoming, planned=0)
+    upcoming = None
+    try:
+        upcoming = _next_run_at(definition, now, anchor=now, mark=None, never_ran=True)
+        status, reason = _status(definition, upcoming, planned=0)
+    except InvalidValue as error:  # a rule that only the job's anchor leaves empty
+        if source is not Source.CODE:
+            raise
+        # one job's bad schedule never keeps a scheduler from starting
+        status, reason = JobStatus.ERROR, f"{type(error).__name__}: {error}"
     return jobs.add(
         tx,
         now,
@@ -59,11 +66,16 @@ def create(
     )
 
 
-def change(tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], **columns: Any) -> bool:
+def change(
+    tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], *, synced: bool = False, **columns: Any
+) -> bool:
     """Write some checked definition fields of a job (``row``, locked by the caller).
 
     The next instant is computed again, from the later of now and the mark, when the times changed or the job
     becomes active; a paused job stays paused.
+
+    :param synced: the change comes from code: if it cannot be planned, the job is in error.
+    :raises InvalidValue: times that have no occurrence with this job's anchor (else).
 
     Guard: version unchanged.
     Locks: the job (by the caller).
@@ -78,7 +90,7 @@ def change(tx: Tx, now: datetime, row: Any, changes: Mapping[str, Any], **column
     }
     timing = any(name in changes for name in TIMES)
     if timing or "enabled" in changes:
-        standing = _standing(row, definition, now, timing)
+        standing = _standing(row, definition, now, timing, synced=synced)
         written |= standing | leaving.leave(
             tx, now, row, JobStatus(standing.get("status", row.status)), "changed", timing
         )
@@ -169,7 +181,7 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
     }
     if returned:  # computes where it stands again; switched off by hand, it stays off
         changes["enabled"] = row.enabled if "enabled" in by_hand else definition.enabled
-    change(tx, now, row, changes, code_definition=columns)
+    change(tx, now, row, changes, synced=True, code_definition=columns)
     if paused:  # a deploy that lacked the job for a while does not resume it
         current = jobs.lock(tx, [JobId(row.id)])[JobId(row.id)]
         pause(tx, now, current, "paused before it was gone from code")
@@ -177,12 +189,18 @@ def _update(tx: Tx, now: datetime, row: Any, definition: JobDefinition, by_hand:
 
 
 def _standing(
-    row: Any, definition: JobDefinition, now: datetime, timing: bool, *, resumed: bool = False
+    row: Any,
+    definition: JobDefinition,
+    now: datetime,
+    timing: bool,
+    *,
+    resumed: bool = False,
+    synced: bool = False,
 ) -> dict[str, Any]:
     """``status`` and ``next_run_at`` after an edit or a resume.
 
-    An edit's fields were checked by whoever asked for it. What still fails is a sync from code beside a field
-    that somebody changed (a zone that has vanished, say): that job is in error, and the scheduler starts.
+    What fails in a sync from code (beside a field that somebody changed, a zone that has vanished, say) puts
+    that job in error, and the scheduler starts; people are told at once.
     """
     if row.status == JobStatus.PAUSED and definition.enabled and not resumed:
         return {}  # an edit never resumes; the resume computes the next instant
@@ -195,7 +213,7 @@ def _standing(
             never_ran=row.last_scheduled_for is None and not timing,
         )
     except InvalidValue as error:
-        if resumed:
+        if not synced:
             raise
         why = f"{type(error).__name__}: {error}"
         return {"status": JobStatus.ERROR.value, "status_reason": why, "next_run_at": None}

@@ -354,3 +354,23 @@ def test_a_job_whose_zone_vanished_does_not_stop_the_scheduler(each_stage: Stage
     assert NOON + HOUR / 2 == found["other"].next_run_at
     stage.client.edit("job", timezone="UTC")
     assert (JobStatus.ACTIVE, NOON + HOUR / 2) == (jobs(stage)["job"].status, jobs(stage)["job"].next_run_at)
+
+
+def test_a_rule_that_only_the_anchor_leaves_empty(make_stage: Callable[..., Stage]) -> None:
+    """Each 24 hours from ten o'clock it is never nine: from code the job is in error and the others are there;
+    who adds or edits one by hand is refused."""
+    stage = make_stage(datetime(2026, 3, 2, 10, tzinfo=UTC))
+    rule = "rrule:FREQ=HOURLY;INTERVAL=24;BYHOUR=9"
+    wanted = [checked(name=name, task="t", schedule=text) for name, text in (("a", rule), ("b", "@daily"))]
+    stage.database.run(lambda tx, now: define.sync(tx, now, stage.config, wanted))
+    found = {
+        job.name: (job.status, "never occurs" in (job.status_reason or "")) for job in stage.client.list()
+    }
+    assert {"a": (JobStatus.ERROR, True), "b": (JobStatus.ACTIVE, False)} == found
+    stage.client.add("c", task="t", schedule="@daily")
+    before = stage.rows()
+    with pytest.raises(InvalidValue, match="never occurs"):
+        stage.client.add("d", task="t", schedule=rule)
+    with pytest.raises(InvalidValue, match="never occurs"):
+        stage.client.edit("c", schedule=rule)
+    assert before == stage.rows()
