@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e import caps, faults, measurements
+from tests.e2e import caps, faults, measurements, starving
 from tests.e2e.launch import node_kind, start
 from tests.e2e.nodes import NodeFailed
 from tests.e2e.scale import FULL, SCALED
@@ -43,6 +43,15 @@ MEASUREMENTS: tuple[tuple[int, str, tuple[str, ...], Body], ...] = (
     (7, "broker black-holed", ("postgres",), faults.broker_black_hole),
     (8, "database silent during a tick", BOTH, faults.silent_database),
     (9, "idle worker beside five hung jobs", BOTH, measurements.idle_worker_beside),
+    *(
+        (
+            10,
+            f"a healthy job; {kind} ones hold every slot",
+            BOTH,
+            partial(starving.healthy_beside_hung, kind=kind),
+        )
+        for kind in starving.KINDS
+    ),
 )
 
 

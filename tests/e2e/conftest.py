@@ -14,7 +14,11 @@ from tests.e2e.scale import SCALED
 from tests.e2e.site import Kind, MakeSite, Site, Start
 
 pytest.register_assert_rewrite(
-    "tests.e2e.measurements", "tests.e2e.caps", "tests.e2e.faults", "tests.e2e.accounted"
+    "tests.e2e.measurements",
+    "tests.e2e.caps",
+    "tests.e2e.faults",
+    "tests.e2e.accounted",
+    "tests.e2e.starving",
 )
 CALM = replace(SCALED, lease=15)
 """For tests of times, not of leases: a busy machine does not run into the sessions' time-outs (a third)."""

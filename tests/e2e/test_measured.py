@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import caps, faults, measurements
+from tests.e2e import caps, faults, measurements, starving
 from tests.e2e.site import Site
 
 pytestmark = pytest.mark.measure
@@ -62,3 +62,9 @@ def test_8_the_database_falls_silent_during_a_tick(site: Site) -> None:
 def test_9_an_idle_worker_beside_a_hung_one(site: Site) -> None:
     """Measurement 9: nothing waits behind five hung jobs in another worker."""
     measurements.idle_worker_beside(site)
+
+
+@pytest.mark.parametrize("kind", starving.KINDS)
+def test_10_a_healthy_job_while_hung_ones_hold_every_slot(site: Site, kind: str) -> None:
+    """Measurement 10: it waits for one lease (crashed), one max_runtime (silent), one timeout (beating)."""
+    starving.healthy_beside_hung(site, kind)

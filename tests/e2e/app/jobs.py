@@ -67,6 +67,18 @@ def sleep(seconds: float) -> str:
 
 
 @shared_task
+def hang_after_beats(beats: float) -> None:
+    """Sends heartbeats for some seconds, and then never again."""
+    with body():
+        until = time.monotonic() + beats
+        while time.monotonic() < until:
+            context.heartbeat()
+            time.sleep(0.1)
+        note("silent")
+        time.sleep(3600)
+
+
+@shared_task
 def hang() -> None:
     """Never ends, nor do the two processes it has started: one beside it, one in a session of its own."""
     children = [
