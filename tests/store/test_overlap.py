@@ -101,8 +101,11 @@ def test_replace_frees_the_slot_in_redis(make_bench: Callable[..., Bench], redis
     bench.job(overlap="replace")
     bench.scheduler.poll()
     assert 1 == bench.scheduler.runtime.slots.members("default")
-    made = _next(bench)
-    assert ("dispatched", 1) == (bench.status(made.id), bench.scheduler.runtime.slots.members("default"))
+    bench.clock.advance(HOUR)
+    bench.set_run(bench.scheduler.runs()[0].id, lease_expires_at=bench.clock.now + timedelta(seconds=60))
+    polled = bench.scheduler.poll().counts
+    assert (1, 1, 0) == (polled.replaced, polled.dispatched, polled.drift), "given back, not corrected"
+    assert 1 == bench.scheduler.runtime.slots.members("default")
     invariants.check(bench.database, redis_url=redis_url)
 
 
@@ -172,6 +175,7 @@ def test_a_backfill_is_not_replaced(bench: Bench) -> None:
     assert ("queued", filling.id) == (bench.status(made.id), bench.job_row().locked_by)
     later = _next(bench, 2)
     assert ("cancelled", "queued") == (bench.status(made.id), bench.status(later.id))
+    assert ("running", None) == (bench.status(filling.id), bench.row(filling.id).stop_requested_at)
     assert bench.finish(filling).settled
     bench.scheduler.poll()
     assert later.id == bench.job_row().locked_by
