@@ -49,7 +49,7 @@ def pause_command(
             return
         click.echo(f"paused {len(done.jobs)} job(s){told}")
         say("To go on: sched resume --all. It resumes these jobs, none that was paused before.")
-        _print_stopped(stopped)
+        _print_stopped(client, stopped)
         return
     paused = client.pause(job, reason, running=running, by=actor())
     if as_json:
@@ -57,7 +57,7 @@ def pause_command(
         return
     click.echo(f"paused {paused.name}{told}")
     if running == "cancel":
-        _print_stopped([client.get_run(run_id) for run_id in paused.stopped])
+        _print_stopped(client, [client.get_run(run_id) for run_id in paused.stopped])
     elif left := _unfinished(client, job):
         say(f"{len(left)} run(s) of it go on; to stop them too: sched pause {job} --running cancel")
 
@@ -115,7 +115,7 @@ def cancel_command(
         done = {run.id for run in over}
         stopped = [run for run in client.cancel_runs(wanted, by=actor(), reason=reason) if run.id not in done]
     if not as_json:
-        _print_stopped(stopped)
+        _print_stopped(client, stopped)
     elif len(runs) == 1:
         print_json(run_json(stopped[0]))
     else:
@@ -132,9 +132,16 @@ def _unfinished(client: Client, job: str) -> list[Run]:
     return [run for status in sorted(ACTIVE) for run in client.runs(job, status, limit=1000)]
 
 
-def _print_stopped(stopped: Sequence[Run]) -> None:
+def _print_stopped(client: Client, stopped: Sequence[Run]) -> None:
+    threads = {node.name for node in client.nodes() if node.facts.get("kills") is False}
     for run in stopped:
         if run.status in TERMINAL:
             click.echo(f"{run.id} {run.status}")
+        elif run.worker in threads:
+            click.echo(
+                f"{run.id} {run.status}: it was asked to stop, but worker {run.worker} runs it in a thread, "
+                "which cannot be killed: it goes on until it ends by itself or looks at ctx.lost. "
+                "Its lock and its slot come back within a lease"
+            )
         else:
             click.echo(f"{run.id} {run.status}: it was asked to stop, its worker stops it within a lease")

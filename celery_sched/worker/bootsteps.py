@@ -8,6 +8,7 @@ from typing import Any
 
 import celery
 from celery import bootsteps
+from celery.concurrency.prefork import TaskPool
 from celery.exceptions import ImproperlyConfigured
 from celery.worker.components import Pool
 
@@ -76,6 +77,8 @@ def facts(w: Any) -> dict[str, Any]:
         "acks_late": bool(w.app.conf.task_acks_late),
         "pool": f"{pool.__module__}:{pool.__qualname__}" if isinstance(pool, type) else str(pool),
         "concurrency": w.concurrency,
+        # whether a body that hangs can be killed: only where it is in a process of its own
+        "kills": isinstance(pool, type) and issubclass(pool, TaskPool),
         "gate": True,
         "celery": celery.__version__,
     }

@@ -62,3 +62,21 @@ def test_a_stop_is_bounded(tmp_path: Path) -> None:
         assert (1, True) == (answer.code, f"pid {worker.popen.pid}" in answer.err.partition("still there")[2])
         assert worker.popen.poll() is None
         assert [("running",)] == deployment.rows("SELECT status FROM sched_run")
+
+
+def test_a_run_in_a_thread_cannot_be_killed_and_cancel_says_so(tmp_path: Path) -> None:
+    """Where the pool cannot kill, the command names the worker and says what happens instead."""
+    deployment = Deployment(tmp_path)
+    deployment.write_tasks()
+    assert 0 == deployment.sched("migrate").code
+    with (
+        deployment.running("beat", "-l", "INFO"),
+        deployment.running("worker", "-P", "threads", "-n", "thready@here", "-l", "INFO") as worker,
+    ):
+        wait_until(lambda: deployment.sched("status").code == 0, 60, "scheduler and worker to be up")
+        assert 0 == deployment.sched("run", "sleeper", "--args", "[30]").code, worker.text()
+        wait_until(lambda: (tmp_path / "sleeping").exists(), 60, "the job to start")
+        [run] = deployment.sched("runs", "--job", "sleeper", "--json").json
+        asked = deployment.sched("cancel", run["id"])
+        assert 0 == asked.code
+        assert "worker thready@here runs it in a thread, which cannot be killed" in asked.out
