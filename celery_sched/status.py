@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
-from celery_sched.model import BackfillId, BackfillStatus, JobStatus, Node, NodeId, NodeKind
+from celery_sched.model import BackfillId, BackfillStatus, JobStatus, Node, NodeId, NodeKind, Overlap
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs
+from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, recent, runs
 from celery_sched.store.engine import Tx
 
 SHOWN = 100
@@ -118,7 +118,14 @@ def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterat
 def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
     known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
     consumed = {name for node in living for name in node.facts.get("queues", ())}
-    for row in jobs.standing(tx, config.app):
+    rows = jobs.standing(tx, config.app)
+    replacing = [row.name for row in rows if row.overlap == Overlap.REPLACE]
+    for name in recent.always_replaced(tx, config.app, replacing):
+        yield (
+            f"job {name!r} never ends: its last {recent.REPLACED_RUNS} runs were replaced by later ones. Its"
+            " runs take longer than the time between two of them"
+        )
+    for row in rows:
         if row.status == JobStatus.ERROR:
             yield f"job {row.name!r} is in error: {row.status_reason}"
         limit = row.pause_on_failure

@@ -26,7 +26,7 @@ from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
 from celery_sched.steps.sweep import BATCH as SWEEP_BATCH
 from celery_sched.steps.sweep import Swept, sweep, sweep_outdated
-from celery_sched.store import apps, jobs, pools, queue
+from celery_sched.store import apps, jobs, pools, queue, recent
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
 
@@ -192,6 +192,9 @@ class Poll:
             counts.missed += done.missed
             counts.replaced += len(done.replaced)
             self._release((one.pool, one.run_id) for one in done.replaced if one.freed)
+            for job in done.never_ending:
+                text = "job %r never ends: its last %d runs were replaced by later ones"
+                self._warn_seldom(f"{job}:replaced", text, job, recent.REPLACED_RUNS)
             for one in done.replaced:
                 logger.info("run %s of job %r (%s) is replaced", one.run_id, one.job, one.status)
             for job, reason in done.full:

@@ -17,7 +17,7 @@ from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.turn import start_by
 from celery_sched.rules.upcoming import jitter_of, over, schedule_of
-from celery_sched.store import gaps, job_forms, jobs, runs, stopping
+from celery_sched.store import gaps, job_forms, jobs, recent, runs, stopping
 from celery_sched.store.apps import Downtime
 from celery_sched.store.engine import Row, Tx
 
@@ -45,6 +45,8 @@ class Planned:
     """Jobs whose occurrences were skipped because as many wait as may, and the reason."""
     replaced: tuple[stopping.Stopped, ...] = ()
     """Runs that were asked to stop for a later one; the caller releases the slots of those `freed`."""
+    never_ending: tuple[str, ...] = ()
+    """Jobs whose last runs were all replaced."""
     more: bool = False
 
 
@@ -142,6 +144,7 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
         frequent=tuple(_frequent(decided)),
         full=tuple(full),
         replaced=tuple(replaced),
+        never_ending=tuple(recent.always_replaced(tx, config.app, sorted({one.job for one in replaced}))),
         more=len(rows) == BATCH
         or any(due.next_run_at is not None and due.next_run_at <= now for _, due in decided),
     )

@@ -43,6 +43,7 @@ def standing(tx: Tx, app: str) -> Sequence[Any]:
     return tx.execute(
         select(
             *(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool),
+            job.c.overlap,
             *(job.c.pause_on_failure, job.c.failures_in_row),
         )
         .where(job.c.app == app)

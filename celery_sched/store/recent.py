@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,10 +10,13 @@ from typing import Any
 from sqlalchemy import func, select, union_all
 
 from celery_sched.model import RunId
-from celery_sched.rules.transitions import ACTIVE
+from celery_sched.rules.overlap import REPLACED
+from celery_sched.rules.transitions import ACTIVE, RunStatus
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run
 
+REPLACED_RUNS = 5
+"""So many replaced runs in a row are a problem."""
 SHOWN_ERROR = 4000
 """Characters of an error that are read; the whole one is `sched runs --json`'s."""
 
@@ -85,6 +88,28 @@ def newest_by_job(tx: Tx, app: str, names: Sequence[str], limit: int) -> dict[st
         found.setdefault(row.job, []).append(RunLine(**row._mapping))
     for lines in found.values():
         lines.sort(key=lambda line: (line.queued_at, line.scheduled_for, line.id), reverse=True)
+    return found
+
+
+def always_replaced(tx: Tx, app: str, names: Iterable[str]) -> list[str]:
+    """Those of these jobs whose last :data:`REPLACED_RUNS` runs were all stopped for a later one.
+
+    One short statement a job, from the index that the newest runs are read by.
+    """
+    over = run.c.finished_at.is_not(None) & (run.c.status != RunStatus.SKIPPED.value)
+    found = []
+    for name in names:
+        rows = tx.execute(
+            select(run.c.status, run.c.stop_reason)
+            .where(run.c.app == app, run.c.job == name, run.c.backfill_id.is_(None), over)
+            .order_by(run.c.queued_at.desc())
+            .limit(REPLACED_RUNS)
+        ).all()
+        replaced = [
+            status == RunStatus.CANCELLED and (reason or "").startswith(REPLACED) for status, reason in rows
+        ]
+        if len(replaced) == REPLACED_RUNS and all(replaced):
+            found.append(name)
     return found
 
 

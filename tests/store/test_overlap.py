@@ -205,3 +205,22 @@ def test_a_full_queue_is_said(bench: Bench, caplog: pytest.LogCaptureFixture) ->
     assert 1 == sum(problem.startswith(said) for problem in bench.client.status().problems)
     assert bench.finish(key).settled
     assert 0 == sum(said in problem for problem in bench.client.status().problems)
+
+
+def test_a_job_that_never_ends_is_said(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A45: each run is replaced by the next: the log and `status` say so, until one ends by itself."""
+    key = bench.running(overlap="replace").key
+    told = "job 'job' never ends: its last 5 runs were replaced by later ones"
+    for number in range(1, 6):
+        # the first, asked to stop, never goes; the later ones wait for it, and are cancelled by the next
+        _next(bench)
+        assert 0 == sum(problem.startswith(told) for problem in bench.client.status().problems), number
+    _next(bench)
+    assert 1 == sum(problem.startswith(told) for problem in bench.client.status().problems)
+    assert [told] == [record.message for record in caplog.records if "never ends" in record.message]
+    assert bench.finish(key).settled
+    bench.scheduler.poll()
+    (last,) = bench.messages()[-1:]
+    assert Verdict.YOURS == bench.start(last).verdict
+    assert bench.finish(last).settled
+    assert 0 == sum("never ends" in problem for problem in bench.client.status().problems)
