@@ -13,6 +13,8 @@ from celery_sched.beat.prune import prune
 from celery_sched.errors import NotFound, RunRefused
 from celery_sched.model import Dispatch, RunId, RunKey
 from celery_sched.rules.transitions import RunStatus
+from celery_sched.runtime import new_node_id
+from celery_sched.steps.finish import Finished, Outcome, finish
 from celery_sched.steps.start import Verdict
 from celery_sched.store import audit
 from celery_sched.store.tables import attempt as attempt_table
@@ -362,6 +364,28 @@ def test_the_worker_and_the_sweep_end_one_attempt_once(bench: Bench) -> None:
         raise AssertionError("neither of them ended it")
     assert 1 == len(_attempts(bench, dispatch.key.id))
     assert 2 == bench.row(dispatch.key.id).attempt
+    invariants.check(bench.database)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_dead_duplicate_asks_for_no_retry(bench: Bench, running: bool) -> None:
+    """A child that died over a duplicate of the message says nothing about the run of another worker."""
+    key = bench.claimed(**POLICY).key
+    bench.receive(key)
+    if running:
+        bench.start(key)
+    before = bench.snapshot(key.id)
+    outcome = Outcome(LOST, error="the child process died")
+
+    def report(node: Any) -> Finished:
+        return bench.database.run(
+            lambda tx, now: finish(tx, now, bench.config, key, outcome, node, unstarted=True, quiet=True)
+        )
+
+    assert not report(new_node_id()).settled
+    assert before == bench.snapshot(key.id)
+    assert report(bench.node).again_in is not None
+    assert [(1, "lost")] == _attempts(bench, key.id)
     invariants.check(bench.database)
 
 
