@@ -26,7 +26,8 @@ class Downtime:
         return self.down_from <= at <= self.back_at
 
     def __str__(self) -> str:
-        return f"no scheduler ran from {self.down_from:%Y-%m-%d %H:%M:%S} to {self.back_at:%Y-%m-%d %H:%M:%S} UTC"
+        down, back = (f"{at:%Y-%m-%d %H:%M:%S}" for at in (self.down_from, self.back_at))
+        return f"no scheduler ran from {down} to {back} UTC"
 
 
 def downtime_of(row: Any) -> Downtime | None:

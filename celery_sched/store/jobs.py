@@ -156,7 +156,7 @@ def count_due(tx: Tx, app: str, now: datetime) -> int:
 
 @dataclass(frozen=True)
 class Advance:
-    """Where a planned job goes on: its next instant, its mark, how many occurrences run and how many do not."""
+    """Where a planned job goes on: its next instant, its mark, how many of its occurrences run or do not."""
 
     job_id: JobId
     version: int
