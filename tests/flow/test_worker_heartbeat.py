@@ -100,6 +100,25 @@ def test_the_database_is_away_for_longer_than_the_timeout(make_world: MakeWorld)
     assert world.row(run_id).beat_at > last.deadline_at
 
 
+def test_a_heartbeat_of_an_outage_counts_from_when_it_was_sent(make_world: MakeWorld) -> None:
+    """The job hangs while the database is away: the heartbeat that is written later is no younger for it."""
+    world = make_world(sched_heartbeat_timeout=20, sched_lease=6)
+    worker = world.worker("-c", "1")
+    run_id = world.run("bodies.beats", 3, 0.05, "hang")
+    wait_until(lambda: world.row(run_id).beat_at is not None, 20, "the first heartbeat to be written")
+    with holding(world.database, run_table, run_id):
+        wait_until(lambda: "hangs" in world.marks(), 30, "the job to hang")
+        hung = world.database.read(lambda tx, now: now)
+        worker.wait_for_log("leases cannot be renewed")
+        known = world.row(run_id).beat_at
+        assert known < hung
+        wait_until(
+            lambda: world.database.read(lambda tx, now: now) > hung + timedelta(seconds=3), 20, "a while"
+        )
+    wait_until(lambda: world.row(run_id).beat_at > known, 20, "the last heartbeat to be written")
+    assert world.row(run_id).beat_at <= hung
+
+
 def test_a_soft_limit_of_the_job_reaches_its_task(make_world: MakeWorld) -> None:
     """What the task makes of it is the outcome: what it returns, what it raises, or the end by its limit."""
     world = make_world(broker="redis")

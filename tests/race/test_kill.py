@@ -127,6 +127,7 @@ def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
     os.kill(stranger, 0)
 
 
+@pytest.mark.timeout(1800 if FULL else 180)
 @pytest.mark.parametrize("broker", ["files", "redis"])
 def test_terminating_short_runs_harms_no_other(make_world: Callable[..., World], broker: str) -> None:
     """Runs terminated around their end, beside innocent ones: one outcome each, and the others succeed.
@@ -152,6 +153,7 @@ def test_terminating_short_runs_harms_no_other(make_world: Callable[..., World],
     _all_as_they_should(world, targets, innocent, long)
 
 
+@pytest.mark.timeout(1800 if FULL else 180)
 @pytest.mark.parametrize("broker", ["files", "redis"])
 def test_stopping_runs_around_their_end_harms_no_other(make_world: Callable[..., World], broker: str) -> None:
     """The same by ``cancel``, which tells the body first: it takes effect at some time around the end."""
