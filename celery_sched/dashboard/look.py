@@ -127,7 +127,9 @@ def act(app: Any, name: str, action: str, by: str) -> str:
     client = Client(ready(app))
     try:
         if action == "run":
-            return f"{name}: run {client.run(name, by=by).id} is queued"
+            run = client.run(name, by=by)
+            stopped = f"; stopped for it: {', '.join(run.replaces)}" if run.replaces else ""
+            return f"{name}: run {run.id} is queued" + (f", {run.waits}" if run.waits else "") + stopped
         if action == "pause":
             client.pause(name, by=by)
             return f"{name} is paused"
