@@ -140,7 +140,8 @@ def test_a24_very_many_missed_runs(make_stage: MakeStage) -> None:
     stage.work()
     stage.clock.now = at("2026-02-02T07:00:30")
     assert ats("2026-02-02T07:00") == [run.scheduled_for for run in stage.work_off()]
-    assert [(at("2026-02-01T18:01"), at("2026-02-02T06:49"), 769, "missed")] == stage.gaps("minutely")
+    down = "missed: no scheduler ran from 2026-02-01 18:00:00 to 2026-02-02 07:00:30 UTC"
+    assert [(at("2026-02-01T18:01"), at("2026-02-02T06:49"), 769, down)] == stage.gaps("minutely")
     assert [at("2026-02-02T06:50") + n * MINUTE for n in range(10)] == stage.occurrences(
         "minutely", "skipped"
     )
@@ -177,7 +178,8 @@ def test_a25_late_and_too_late(make_stage: MakeStage) -> None:
     stage.clock.now = at("2026-02-03T13:00")
     polled = stage.scheduler.poll()
     runs = stage.scheduler.runs("daily")
-    assert [("succeeded", None), ("skipped", "missed")] == [(run.status, run.reason) for run in runs]
+    down = "missed: no scheduler ran from 2026-02-02 09:00:01 to 2026-02-03 13:00:00 UTC"
+    assert [("succeeded", None), ("skipped", down)] == [(run.status, run.reason) for run in runs]
     assert "missed=1" in polled.counts.line()
     found = stage.client.get("daily")
     assert (1, 1, 1) == (found.run_count, found.success_count, found.skipped_count)
