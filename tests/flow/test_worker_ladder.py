@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -90,11 +92,12 @@ def test_a_child_that_sigterm_kills_outright_leaves_nothing(make_world: MakeWorl
     assert "succeeded" == world.wait(world.run("plain")).status
 
 
-def test_an_overdue_job_cleans_up_while_the_sweep_waits(make_world: MakeWorld) -> None:
-    """Timed out all the same; the schedulers, which sweep meanwhile, leave it the time for it."""
+@pytest.mark.parametrize("how", ["exception", "handler"])
+def test_an_overdue_job_cleans_up_while_the_sweep_waits(make_world: MakeWorld, how: str) -> None:
+    """Timed out, also where it returns a result; schedulers, which sweep meanwhile, leave it the time."""
     world = make_world(sched_max_runtime=2, sched_lease=12, sched_kill_grace=3)
     world.worker("-c", "1")
-    run_id = world.run("bodies.cleans_up", "exception")
+    run_id = world.run("bodies.cleans_up", how)
 
     def ended() -> bool:
         world.sweep()
@@ -106,6 +109,29 @@ def test_an_overdue_job_cleans_up_while_the_sweep_waits(make_world: MakeWorld) -
     reason = r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after [01]\.\d s"
     assert re.fullmatch(reason, done.reason or ""), done.reason
     assert "cleaned" in world.marks()
+
+
+def test_a_body_that_was_told_to_end_settles_nothing(make_world: MakeWorld) -> None:
+    """It returns a result in time while its main process is busy: its child waits, the run is timed out."""
+    world = make_world(sched_max_runtime=2, sched_lease=60, sched_kill_grace=15)
+    worker = world.worker("-c", "1")
+    run_id = world.run("bodies.told", "enough")
+    wait_until(lambda: "told" in world.marks(), 30, "SIGTERM to come")
+    child = world.pids()[0]
+    worker.process.send_signal(signal.SIGSTOP)
+    try:
+        (world.folder / "enough").touch()
+        wait_until(lambda: "ends" in world.marks(), 20, "the body to end")
+        ended = world.database.read(lambda tx, now: now)
+        wait_until(
+            lambda: world.database.read(lambda tx, now: now) > ended + timedelta(seconds=1.5), 20, "a while"
+        )
+        assert ("running", False) == (world.status(run_id), gone(child))
+    finally:
+        worker.process.send_signal(signal.SIGCONT)
+    done = world.wait(run_id)
+    assert ("timed_out", None) == (done.status, done.result)
+    wait_until(lambda: gone(child), 20, "the child to be gone")
 
 
 def test_without_a_grace_it_is_killed_at_once(make_world: MakeWorld) -> None:

@@ -118,6 +118,17 @@ def cleans_up(how: str) -> str:
     return "cleaned up"
 
 
+@shared_task(name="bodies.told")
+def told(file: str) -> str:
+    """Notes that it was told to end, goes on until a file is there, and returns."""
+    signal.signal(signal.SIGTERM, lambda *_: note("told"))
+    note("begins")
+    while not (FOLDER / file).exists():
+        time.sleep(0.05)
+    note("ends")
+    return "done"
+
+
 @shared_task(name="bodies.until_file")
 def until_file(name: str, file: str) -> str:
     """Runs until a file is there."""

@@ -14,8 +14,11 @@ from collections.abc import Callable
 import pytest
 
 from celery_sched.model import RunId, RunKey, Token
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.steps.finish import Outcome
 from celery_sched.steps.stop import stop
 from celery_sched.worker.board import Board
+from celery_sched.worker.endings import Ending, Endings
 from celery_sched.worker.killer import Kill, kill
 from celery_sched.worker.ladder import Ladder
 from tests.flow.worker_world import World
@@ -113,6 +116,38 @@ def test_a_sigterm_around_the_end_of_a_body_spares_the_next_one() -> None:
         assert (b"be" if step.came is Kill.NOT_THERE else b"") == told, step
         assert step.came is Kill.NOT_THERE or step.said.startswith("SIGTERM, ended after "), step
     assert came[Kill.KILLED] > 10 and came[Kill.NOT_THERE] > 10, came
+
+
+def test_a_lost_lease_cuts_the_grace_short() -> None:
+    """A body that was told to end and has time for it is killed at once when its lease is somebody else's."""
+    board = Board(1)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, lambda *_: os.write(write, b"t"))
+            board.enter(0, FIRST, 0.0, 0.0)
+            os.write(write, b"b")
+            while True:
+                signal.pause()
+        finally:
+            os._exit(0)
+    try:
+        assert b"b" == os.read(read, 1)
+        endings = Endings(board, os.kill)
+        cancelled = Outcome(RunStatus.CANCELLED, reason="stopped")
+        endings.want(Ending(FIRST, cancelled, "it was stopped", grace=3600.0))
+        assert [] == list(endings.work({FIRST}))
+        assert b"t" == os.read(read, 1)
+        assert [] == list(endings.work({FIRST})) and endings
+        endings.want(Ending(FIRST, None, "its lease is no longer this worker's"))
+        ended = list(endings.work({FIRST}))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    [(key, outcome)] = ended
+    assert FIRST == key
+    assert (outcome.reason or "").startswith("stopped; SIGTERM, then SIGKILL after 0."), outcome
 
 
 def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
