@@ -374,7 +374,7 @@ class Node:
     started_at: datetime
     last_seen: datetime
     facts: Mapping[str, Any]
-    """Workers: queues, prefetch, acks_late, pool, concurrency, gate. Schedulers: ready."""
+    """Workers: queues, prefetch, acks_late, pool, concurrency, kills, gate. Schedulers: ready."""
     stop_requested_at: datetime | None
 
 
