@@ -163,8 +163,8 @@ def coloured(status: str | None) -> tuple[str, str]:
 
 
 def local(value: datetime | None) -> str:
-    """An instant in the zone of this machine."""
-    return "" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
+    """An instant in the zone of this machine, which is named: ``2026-01-31 09:00:00 CET``."""
+    return "" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def distance(value: datetime, now: datetime) -> str:
@@ -186,5 +186,5 @@ def distance(value: datetime, now: datetime) -> str:
 
 
 def local_and_distance(value: datetime | None, now: datetime) -> str:
-    """``2026-01-31 09:00:00 (in 3m)``."""
+    """``2026-01-31 09:00:00 CET (in 3m)``."""
     return "" if value is None else f"{local(value)} ({distance(value, now)})"

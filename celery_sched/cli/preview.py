@@ -220,7 +220,7 @@ def local_text(at: datetime, zone: ZoneInfo) -> str:
     if at >= LAST:
         return "at the end of all years"
     local = at.astimezone(zone)
-    fraction = f"{local:.%f}".rstrip("0") if local.microsecond else ""
+    fraction = f"{local:.%f}" if local.microsecond else ""
     return f"{local:%a %Y-%m-%d %H:%M:%S}{fraction} {local:%z}"
 
 

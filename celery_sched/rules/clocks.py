@@ -89,9 +89,9 @@ def peculiarity(schedule: Schedule, zone: ZoneInfo, occurrence: datetime) -> str
 
 
 def clock(wall: datetime) -> str:
-    """A time of day: with seconds, and fractions of them, only where it has some."""
+    """A time of day: with seconds, and six digits of their fraction, only where it has some."""
     if wall.microsecond:
-        return f"{wall:%H:%M:%S.%f}".rstrip("0")
+        return f"{wall:%H:%M:%S.%f}"
     return f"{wall:%H:%M:%S}" if wall.second else f"{wall:%H:%M}"
 
 

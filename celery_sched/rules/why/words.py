@@ -138,9 +138,9 @@ class Why:
 
 
 def local(at: datetime, facts: Facts) -> str:
-    """``2026-03-29 03:00:00 CEST``: in the job's zone, with a fraction only where it has one."""
+    """``2026-03-29 03:00:00 CEST``: in the job's zone; with six digits more where it has a fraction."""
     shown = at.astimezone(facts.zone)
-    fraction = f"{shown:.%f}".rstrip("0") if shown.microsecond else ""
+    fraction = f"{shown:.%f}" if shown.microsecond else ""
     return f"{shown:%Y-%m-%d %H:%M:%S}{fraction} {shown:%Z}"
 
 
