@@ -72,12 +72,12 @@ class _File:
             raise self._refused('write "ics:PATH"', "An address is not read: download the file.")
 
     def read(self, now: datetime | None) -> dict[str, Any]:
-        package = self._package()
+        package, text = self._package(), self._text()
         with warnings.catch_warnings():
             # What icalendar guesses about odd zone names is checked below by the zone it arrived at.
             warnings.simplefilter("ignore")
             try:
-                calendars = package.Calendar.from_ical(self._text(), multiple=True)
+                calendars = package.Calendar.from_ical(text, multiple=True)
             except _BROKEN as error:
                 raise self._refused(f"{self.path} is no iCalendar file ({error})", _EXPORT) from error
             if not calendars or any(calendar.name != "VCALENDAR" for calendar in calendars):

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from celery_sched.cli.access import actor, client_of
-from celery_sched.cli.output import json_option, plain, print_json
+from celery_sched.cli.output import json_option, plain, print_json, say
 from celery_sched.job_files import read_jobs, shown
-from celery_sched.model import JobDefinition
+from celery_sched.model import JobDefinition, Source
 from celery_sched.store import job_forms
 
 
@@ -46,8 +46,11 @@ def apply_command(ctx: click.Context, files: Sequence[Path], dry_run: bool, as_j
 @click.argument("names", nargs=-1, metavar="[JOB]...")
 @click.pass_context
 def export_command(ctx: click.Context, names: Sequence[str]) -> None:
-    """Print jobs as a file that `apply` reads (JSON): all of them, or those named."""
+    """Print jobs as a file that `apply` reads (JSON): those named, or all that do not come from code."""
     client = client_of(ctx)
-    found = [client.get(name) for name in names] if names else client.list()
+    every = () if names else client.list()
+    found = [client.get(name) for name in names] or [job for job in every if job.source is not Source.CODE]
+    if len(every) > len(found):
+        say(f"{len(every) - len(found)} jobs that come from code are left out: name those you want.")
     definitions = [job.definition for job in found]
     print_json({"jobs": [shown(one, job_forms.to_json(one)) for one in definitions]})

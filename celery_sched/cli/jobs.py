@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from celery_sched.cli import did_you_mean
-from celery_sched.cli.access import actor, app_of, client_of, database_now
+from celery_sched.cli.access import actor, client_of, database_now
+from celery_sched.cli.advice import warn_of_times, warn_of_unknown_task
 from celery_sched.cli.definition import (
     NULLABLE_DURATIONS,
     definition_options,
@@ -36,7 +36,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.model import Job, JobDefinition, JobStatus
 from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.schedules import check_zone
-from celery_sched.rules.upcoming import jitter_for
+from celery_sched.rules.upcoming import TIMES, jitter_for
 
 SHOWN_INSTANTS = 5
 HOURS = 24
@@ -207,6 +207,7 @@ def add_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | No
         fields["options"] = with_queue({}, queue)
     job = client_of(ctx).add(name, by=actor(), **fields)
     warn_of_unknown_task(ctx, job.definition.task)
+    warn_of_times(job)
     print_job(ctx, "added", job, as_json)
 
 
@@ -228,20 +229,9 @@ def edit_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | N
     job = client.edit(name, by=actor(), **fields)
     if "task" in fields:
         warn_of_unknown_task(ctx, job.definition.task)
+    if fields.keys() & set(TIMES):
+        warn_of_times(job)
     print_job(ctx, "changed", job, as_json)
-
-
-def warn_of_unknown_task(ctx: click.Context, task: str) -> None:
-    """Say so when this app, as it is installed here, has no such task; a worker elsewhere may have it."""
-    app = app_of(ctx)
-    try:
-        app.loader.import_default_modules()
-    except Exception as error:  # somebody's code: whatever it raises, the job is made
-        say(f"Warning: whether there is a task {task!r} is not known: {error}", colour="yellow")
-        return
-    if task not in app.tasks:
-        known = sorted(name for name in app.tasks if not name.startswith("celery."))
-        say(f"Warning: this app has no task {task!r}.{did_you_mean(task, known)}", colour="yellow")
 
 
 def print_job(ctx: click.Context, what: str, job: Job, as_json: bool) -> None:
@@ -252,6 +242,16 @@ def print_job(ctx: click.Context, what: str, job: Job, as_json: bool) -> None:
     following = local_and_distance(job.next_run_at, database_now(ctx))
     tail = f"next run {following}" if following else f"no next run ({job.status.value})"
     click.echo(f"{what} {job.name}: {tail}")
+
+
+@jobs_command.command("reset")
+@click.argument("name")
+@click.option("--field", "fields", multiple=True, metavar="FIELD", help="Only this field; several times.")
+@json_option
+@click.pass_context
+def reset_command(ctx: click.Context, name: str, fields: tuple[str, ...], as_json: bool) -> None:
+    """Let a job from code be as code has it again: what was changed by hand follows code from now on."""
+    print_job(ctx, "reset", client_of(ctx).reset(name, fields, by=actor()), as_json)
 
 
 @jobs_command.command("delete")

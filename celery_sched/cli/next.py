@@ -19,7 +19,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobStatus
 from celery_sched.rules.definition import checked
 from celery_sched.rules.jitter import Jitter
-from celery_sched.rules.schedules import check_zone
+from celery_sched.rules.schedules import Schedule, check_zone
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
 from celery_sched.rules.upcoming import jitter_for
 
@@ -81,6 +81,13 @@ def next_command(
         print_json([instant(when) for when in found.occurrences])
     else:
         print_found(ctx, found, count)
+        if schedule is not None and counts_from_its_job(found.times.schedule) and "start_at" not in fields:
+            say("Counted from 1970-01-01 00:00 UTC; a job counts from when it is made, or its start_at.")
+
+
+def counts_from_its_job(schedule: Schedule) -> bool:
+    """Whether a schedule's times depend on when its job is made."""
+    return schedule.kind == "every" or (schedule.kind == "rrule" and "DTSTART" not in schedule.text.upper())
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,14 @@ class Files(Base):
                         detail = job_forms.to_json(definition)
                         self._note(tx, now, by, "add", definition.name, detail)
                     continue
-                if row.source == Source.CODE:
-                    hint = "It comes from code: change it there, or with edit, or give this one another name."
-                    raise AlreadyExists("job", definition.name, hint)
                 old, new = job_forms.to_json(job_forms.definition_of(row)), job_forms.to_json(definition)
                 names = tuple(name for name in job_forms.DEFINITION if old[name] != new[name])
                 if not names:
                     unchanged.append(definition.name)
                     continue
+                if row.source == Source.CODE:
+                    hint = "It comes from code: change it there, or with edit, or give this one another name."
+                    raise AlreadyExists("job", definition.name, hint)
                 changed.append((definition.name, names))
                 if not dry_run:
                     define.change(tx, now, row, {name: getattr(definition, name) for name in names})

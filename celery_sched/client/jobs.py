@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,32 @@ class Jobs(Base):
                 define.change(tx, now, row, changed)
                 detail = {field: job_forms.json_value(value) for field, value in changed.items()}
                 self._note(tx, now, by, "edit", name, detail)
+            return self._job(tx, name)
+
+        return self._database.run(work)
+
+    def reset(self, name: str, fields: Iterable[str] = (), *, by: str = "python") -> Job:
+        """Take back what was changed by hand of a job from code: all of it, or these fields.
+
+        :raises InvalidValue: a job that does not come from code, or a field that was not changed.
+        :raises NotFound: no such job.
+        """
+
+        def work(tx: Tx, now: datetime) -> Job:
+            row = self._locked(tx, name)
+            if row.code_definition is None:
+                raise InvalidValue("job", name, "only what comes from code has something to go back to")
+            by_hand = job_forms.operator_fields(row)
+            for field in fields:
+                if field not in by_hand:
+                    changed = ", ".join(by_hand) or "none"
+                    raise InvalidValue("field", field, f"those that were changed by hand: {changed}")
+            in_code = checked(**row.code_definition)
+            wanted = {field: getattr(in_code, field) for field in (tuple(fields) or by_hand)}
+            if wanted:
+                define.change(tx, now, row, wanted)
+                detail = {field: job_forms.json_value(value) for field, value in wanted.items()}
+                self._note(tx, now, by, "reset", name, detail)
             return self._job(tx, name)
 
         return self._database.run(work)

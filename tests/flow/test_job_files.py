@@ -158,6 +158,7 @@ def test_all_or_none(stage: Stage) -> None:
     code = definition("code")
     stage.database.run(lambda tx, now: define.create(tx, now, stage.config, code, Source.CODE))
     before = stage.rows()
+    assert (("code",), ()) == (stage.client.apply([code]).unchanged, stage.client.apply([code]).changed)
     for second, error, said in (
         (definition("code", priority=1), AlreadyExists, "It comes from code"),
         (definition("z", pool="slow"), InvalidValue, "one of the pools there are"),
@@ -197,6 +198,14 @@ def test_the_commands(tmp_path: Path) -> None:
     (tmp_path / "again.json").write_text(exported.stdout)
     again = sched("jobs", "apply", "again.json")
     assert (0, "0 added, 0 changed, 2 unchanged\n") == (again.returncode, again.stdout), again.stderr
+    assert (
+        "will never run: the schedule has no"
+        in sched(*("jobs", "add", "past", "--task", "t", "--schedule", "once 2020-01-01T00:00")).stderr
+    )
+    seconds = sched("jobs", "add", "noon", "--task", "t", "--schedule", "* * * * * *")
+    assert (
+        "noon is due again 1 s after its next run. The sixth field of cron is the seconds" in seconds.stderr
+    )
     missing = sched("jobs", "apply", "nowhere.toml")
     assert (2, "") == (missing.returncode, missing.stdout)
     assert "there is no such file" in missing.stderr

@@ -373,3 +373,25 @@ def test_a_rule_that_only_the_anchor_leaves_empty(make_stage: Callable[..., Stag
     with pytest.raises(InvalidValue, match="never occurs"):
         stage.client.edit("c", schedule=rule)
     assert before == stage.rows()
+
+
+def test_what_was_changed_by_hand_is_given_back_to_code(make_stage: Callable[..., Stage]) -> None:
+    """reset takes back one field or all; from then on a deploy changes them again, and only those of code."""
+    stage = make_stage(datetime(2026, 3, 2, 10, tzinfo=UTC))
+    code = checked(name="a", task="t", schedule="@daily", jitter="5m", start_at="2026-03-02")
+    stage.database.run(lambda tx, now: sync(tx, now, stage.config, [code]))
+    stage.client.edit("a", schedule="@hourly", jitter=None, start_at="2026-04-01", priority=9)
+    assert {"schedule", "jitter", "start_at", "priority"} == set(stage.client.get("a").operator_fields)
+    job = stage.client.reset("a", ["schedule"])
+    assert ("@daily", None) == (job.definition.schedule, job.definition.jitter)
+    job = stage.client.reset("a", by="ada")
+    assert (code, ()) == (job.definition, job.operator_fields)
+    assert ["ada", "reset", "a"] == list(stage.audit("reset")[-1][:3])
+    before = stage.rows()
+    with pytest.raises(InvalidValue, match="changed by hand: none"):
+        stage.client.reset("a", ["schedule"])
+    stage.client.reset("a")
+    assert before == stage.rows()
+    stage.client.add("b", task="t", schedule="@daily")
+    with pytest.raises(InvalidValue, match="only what comes from code"):
+        stage.client.reset("b")
