@@ -11,7 +11,7 @@ from celery_sched.cli import Refused
 from celery_sched.cli.access import actor, client_of
 from celery_sched.cli.jobs import print_job
 from celery_sched.cli.output import job_json, json_option, print_json, run_json, say, short
-from celery_sched.model import Run, RunId
+from celery_sched.model import Run
 from celery_sched.rules.transitions import ACTIVE, TERMINAL
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ def resume_command(ctx: click.Context, job: str | None, everything: bool, as_jso
 def cancel_command(
     ctx: click.Context, runs: Sequence[str], job: str | None, reason: str | None, as_json: bool
 ) -> None:
-    """Stop each RUN (its id): at once when it has not started, else its worker stops it.
+    """Stop each RUN (its id, or the beginning of it).
 
+    One that has not started is over at once, else its worker stops it.
     --json prints one run as an object, several (or those of --job) as a list.
     """
     if bool(runs) == (job is not None):
@@ -105,8 +106,9 @@ def cancel_command(
         if not stopped:
             say(f"Job {job} has no run that is not finished: there was nothing to stop.")
     else:
-        wanted = [RunId(run_id) for run_id in dict.fromkeys(runs)]
-        over = [run for run in map(client.get_run, wanted) if run.status in TERMINAL]
+        meant = {run.id: run for run in map(client.find_run, runs)}
+        wanted = list(meant)
+        over = [run for run in meant.values() if run.status in TERMINAL]
         if len(over) == len(wanted):
             named = "; ".join(f"run {run.id} is {run.status} already" for run in over)
             raise Refused(f"{named}: there is nothing to stop")

@@ -14,7 +14,7 @@ from celery_sched.cli.definition import read_json
 from celery_sched.cli.output import json_option, print_json, result_value, run_json, say, short
 from celery_sched.cli.runs import took
 from celery_sched.durations import format_duration, parse_duration
-from celery_sched.model import ManualRun, NodeKind, Run, RunId
+from celery_sched.model import ManualRun, NodeKind, Run
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 
 if TYPE_CHECKING:
@@ -78,21 +78,25 @@ def run_command(
 @json_option
 @click.pass_context
 def retry_command(ctx: click.Context, run: str, wait: bool, timeout: str | None, as_json: bool) -> None:
-    """Carry out RUN (its id) again, however it ended: a new attempt of the same run."""
+    """Carry out RUN (its id, or the beginning of it) again, however it ended: a new attempt of it."""
     limit = read_timeout(ctx, wait, timeout)
     client = client_of(ctx)
-    before = client.get_run(RunId(run))
+    before = client.find_run(run)
     if before.status not in TERMINAL:
-        raise Refused(f"run {run} is {before.status}: it is not over yet (to stop it: sched cancel {run})")
-    again = client.retry(RunId(run), by=actor())
+        raise Refused(
+            f"run {before.id} is {before.status}: it is not over yet (to stop it: sched cancel {before.id})"
+        )
+    again = client.retry(before.id, by=actor())
     if wait:
-        say(f"run {run} of {again.job}: attempt {again.attempt}")
+        say(f"run {again.id} of {again.job}: attempt {again.attempt}")
         finish(ctx, client, again, limit, as_json)
         return
     if as_json:
         print_json(run_json(again))
     else:
-        click.echo(f"{run} {again.status}: attempt {again.attempt} of {again.job}; it was {before.status}")
+        click.echo(
+            f"{again.id} {again.status}: attempt {again.attempt} of {again.job}; it was {before.status}"
+        )
     if not scheduler_alive(client):
         say(NO_SCHEDULER, colour="yellow")
 

@@ -23,7 +23,7 @@ from celery_sched.cli.output import (
     short,
 )
 from celery_sched.durations import format_duration
-from celery_sched.model import Attempt, Run, RunId
+from celery_sched.model import Attempt, Run
 from celery_sched.rules.transitions import RunStatus
 
 job_option = click.option("--job", metavar="NAME", help="Only runs of this job.")
@@ -101,9 +101,10 @@ def took(run: Run) -> str:
 @json_option
 @click.pass_context
 def show_command(ctx: click.Context, run: str, as_json: bool) -> None:
-    """Show everything about one run (its id), its earlier attempts too."""
+    """Show everything about one run (its id, or the beginning of it), its earlier attempts too."""
     client = client_of(ctx)
-    found, earlier = client.get_run(RunId(run)), client.attempts(RunId(run))
+    found = client.find_run(run)
+    earlier = client.attempts(found.id)
     if as_json:
         print_json({**run_json(found), "attempts": plain(earlier)})
         return

@@ -16,6 +16,11 @@ from celery_sched.store.engine import Tx
 from celery_sched.store.stopping import Stopped, freed_slots
 from celery_sched.store.tables import run as run_table
 
+SHORTEST = 4
+"""Characters of a run's id that are enough, where no other run's begins so."""
+NAMED = 5
+"""Runs that are named where several are meant."""
+
 
 class Base:
     """One app's runtime."""
@@ -49,6 +54,27 @@ class Base:
         )
         if not found:
             raise NotFound("run", run_id, "See: sched runs.")
+        return found[0]
+
+    def find_run(self, text: str) -> Run:
+        """The run of that id, or the only one whose id begins so: what people type or copy.
+
+        :raises NotFound: no such run.
+        :raises InvalidValue: less than :data:`SHORTEST` characters, or several runs, which are named.
+        """
+        wanted = text.strip().lower()
+        if len(wanted) < SHORTEST:
+            allowed = f"a run's id, or its beginning: at least {SHORTEST} characters"
+            raise InvalidValue("RUN", text, allowed, "See: sched runs.")
+        found = self._database.read(
+            lambda tx, now: runs.beginning(tx, self._config.app, wanted, limit=NAMED + 1)
+        )
+        if not found:
+            raise NotFound("run", text, "See: sched runs.")
+        if len(found) > 1:
+            named = [f"{run.id} ({run.job}, {run.status})" for run in found[:NAMED]]
+            more = ", and more" if len(found) > NAMED else ""
+            raise InvalidValue("RUN", text, f"several runs begin so: {', '.join(named)}{more}")
         return found[0]
 
     def _release(self, stopped: Iterable[Stopped]) -> None:

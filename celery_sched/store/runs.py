@@ -198,6 +198,13 @@ def find(tx: Tx, ids: Iterable[RunId]) -> dict[RunId, Row[Any]]:
     return {RunId(row.id): row for row in rows}
 
 
+def beginning(tx: Tx, app: str, text: str, limit: int) -> list[Run]:
+    """Runs of the app whose id begins so, some of them: read by the primary key."""
+    # ids are UUIDs: no letter of theirs comes after "f", in any database's order of letters
+    match = (run.c.id >= text) & (run.c.id < f"{text}g") & run.c.id.startswith(text, autoescape=True)
+    return newest(tx, app, job_name=None, status=None, limit=limit, match=match)
+
+
 def pool_of(tx: Tx, run_id: RunId) -> str | None:
     """The pool of a run."""
     return tx.execute(select(run.c.pool).where(run.c.id == run_id)).scalar()

@@ -48,14 +48,14 @@ def test_attempts_are_shown_and_runs_retried(tmp_path: Path) -> None:
         assert (run, 3) == (shown["id"], shown["attempt"])
         tried = [(one["attempt"], one["status"], one["error"].splitlines()[0]) for one in shown["attempts"]]
         assert [(1, "failed", "ConnectionError: not yet"), (2, "failed", "ConnectionError: not yet")] == tried
-        table = deployment.sched("runs", "show", run)
+        table = deployment.sched("runs", "show", run[:8])
         assert 0 == table.code
         lines = [line.split() for line in table.out.splitlines()]
         begun = [line[:2] for line in lines if len(line) > 1 and line[0] in "123"]
         assert [["1", "failed"], ["2", "failed"], ["3", "succeeded"]] == begun
         assert ["status", "succeeded"] in lines and "not yet" in table.out
 
-        again = deployment.sched("retry", run)
+        again = deployment.sched("retry", run[:8])
         assert (0, f"{run} queued: attempt 4 of third; it was succeeded\n") == (again.code, again.out)
         wait_until(lambda: "succeeded" == _status(deployment, run), 30, "the fourth attempt")
         waited = deployment.sched("retry", run, "--wait", "--timeout", "60s", "--json")

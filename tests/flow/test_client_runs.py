@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from celery_sched.errors import InvalidValue, NotFound, RunRefused
 from celery_sched.model import Node, NodeId, NodeKind, RunId, Trigger
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.start import Verdict
 from celery_sched.store import nodes
+from celery_sched.store.tables import run as run_table
 from tests.flow.stage import Stage
 
 MakeStage = Callable[..., Stage]
@@ -336,6 +338,35 @@ def test_status_names_what_is_wrong(make_stage: MakeStage) -> None:
     off.poll_at(NOON + MINUTE)
     assert [] == off.scheduler.runs()
     assert any("sched_enabled is off" in line for line in off.client.status().problems)
+
+
+def test_a_run_by_the_beginning_of_its_id(each_stage: Stage) -> None:
+    """Four characters are enough while no other run of the app begins so; several are named."""
+    stage = each_stage
+    stage.client.add("job", task="t", schedule="0 * * * *", overlap="concurrent")
+    ids = [f"{text}{uuid.uuid4()}"[:36] for text in ("abcd-1", "abcd-2", "a_cd-3", "abce-4")]
+    for run_id in ids:
+        made = stage.client.run("job").id
+        renamed = update(run_table).where(run_table.c.id == made).values(id=run_id)
+        stage.database.run(lambda tx, now, renamed=renamed: tx.execute(renamed).rowcount)
+    find = stage.client.find_run
+    assert [ids[3], ids[0], ids[1], ids[1]] == [
+        find(text).id for text in ("abce", "abcd-1", ids[1], f" {ids[1].upper()} ")
+    ]
+    with pytest.raises(InvalidValue, match="RUN 'abcd' is refused: several runs begin so") as several:
+        find("abcd")
+    assert [True, True, False] == [f"{run_id} (job, queued)" in str(several.value) for run_id in ids[:3]]
+    for short in ("", "abc"):
+        with pytest.raises(InvalidValue, match="at least 4 characters"):
+            find(short)
+    for unknown in ("abcf", "%%%%", "____", f"{ids[0]}0", "\\\\\\\\"):
+        with pytest.raises(NotFound, match="there is no run"):
+            find(unknown)
+    url = stage.database.url.render_as_string(hide_password=False)
+    other = Stage(stage.folder.parent, url, NOON, app="other")
+    with pytest.raises(NotFound, match="there is no run 'abce'"):
+        other.client.find_run("abce")
+    other.close()
 
 
 # -- nodes and pools -----------------------------------------------------------------------------------
