@@ -147,7 +147,7 @@ def lines_of(answer: Answer) -> dict[str, str]:
 
 def test_the_calendar_of_jobs(busy: Deployment) -> None:
     """A line per job that is due; the others come last, with the reason. A bad schedule stops no other."""
-    answer = replace(busy, env={"TZ": "Asia/Kathmandu"}).sched("jobs", "--calendar")
+    answer = replace(busy, env={"TZ": "Asia/Kathmandu", "COLUMNS": "100"}).sched("jobs", "--calendar")
     lines = lines_of(answer)
     assert "In Asia/Kathmandu; a column is 20m" in lines["In"]
     assert "▼ now " in lines["▼"]
