@@ -16,7 +16,7 @@ from celery_sched.cli.access import client_of, database_now
 from celery_sched.cli.definition import read_definition, times_options
 from celery_sched.cli.output import instant, json_option, print_json, print_lines, say
 from celery_sched.errors import InvalidValue
-from celery_sched.model import JobDefinition, JobStatus
+from celery_sched.model import Job, JobDefinition, JobStatus
 from celery_sched.rules.definition import checked
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import Schedule, check_zone
@@ -143,14 +143,24 @@ def of_job(ctx: click.Context, name: str, start: str | None, count: int) -> Foun
     """A job's occurrences, the pending one first; where ``start`` is given, those after that."""
     job = client_of(ctx).get(name)
     definition = job.definition
-    times = jitter_for(definition, job.anchor)
-    zone = check_zone(definition.timezone)
     if start is not None:
+        times, zone = jitter_for(definition, job.anchor), check_zone(definition.timezone)
         begin = read_start(start, definition.timezone)
         return Found(zone, times, begin, preview.upcoming(times.schedule, begin, count))
-    now = database_now(ctx)
     if job.status is not JobStatus.ACTIVE:
         say(f"{name} is {job.status.value}. This is what its schedule says:")
+    return coming(job, database_now(ctx), count)
+
+
+def coming(job: Job, now: datetime, count: int) -> Found:
+    """A job's occurrences, the pending one first; of one that is not active, what its schedule says. Pure.
+
+    :raises InvalidValue: its schedule cannot be read any more.
+    """
+    definition = job.definition
+    times = jitter_for(definition, job.anchor)
+    zone = check_zone(definition.timezone)
+    if job.status is not JobStatus.ACTIVE:
         return Found(zone, times, now, preview.upcoming(times.schedule, now, count))
     if times.schedule.kind == "after":
         pending = [] if job.next_run_at is None else [times.occurrence_of(job.next_run_at)]

@@ -15,7 +15,7 @@ def install() -> None:
     from flower import urls
     from tornado.web import url
 
-    from celery_sched.dashboard import handlers
+    from celery_sched.dashboard import api, handlers
     from celery_sched.dashboard.pages import PageLoader
 
     if any(getattr(rule, "name", None) == handlers.JOBS for rule in urls.handlers):
@@ -23,8 +23,12 @@ def install() -> None:
     # before Flower's own: its last rule takes every address
     urls.handlers[0:0] = [
         url(r"/schedules", handlers.JobsPage, name=handlers.JOBS),
+        # no job's page: a slash in a job's name is coded
+        url(r"/schedules/run/([0-9a-f-]{36})", handlers.RunPage, name=handlers.RUN),
         url(r"/schedules/(.+)", handlers.JobPage, name=handlers.JOB),
-        url(r"/api/schedules", handlers.JobsApi, name=handlers.API),
+        url(r"/api/schedules", api.JobsApi, name=api.API),
+        url(r"/api/schedules/run/([0-9a-f-]{36})", api.RunApi, name=api.RUN_API),
+        url(r"/api/schedules/(.+)", api.JobApi, name=api.JOB_API),
     ]
     # Flower's other pages get their navigation through this; ours bring the loader themselves.
     urls.settings.setdefault("template_loader", PageLoader(urls.settings["template_path"]))

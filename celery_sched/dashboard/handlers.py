@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +11,18 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from flower.api import BaseApiHandler
 from flower.views import BaseHandler
 from tornado.template import BaseLoader
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from celery_sched.cli.output import job_json
-from celery_sched.dashboard import look, pages, show
+from celery_sched.dashboard import detail, look, pages, show
 from celery_sched.errors import NotFound, RunRefused, SchedulerError
-from celery_sched.model import JobStatus
-from celery_sched.store.recent import RunLine
+from celery_sched.model import JobStatus, RunId
 
 logger = logging.getLogger("celery_sched.dashboard")
 T = TypeVar("T")
 
-JOBS, JOB, API = "schedules", "schedule", "schedules_api"
+JOBS, JOB, RUN = "schedules", "schedule", "schedule_run"
 """Names of the addresses."""
 ACTIONS = ("run", "pause", "resume")
 REFRESH = 3.0
@@ -39,6 +35,8 @@ NO_AUTHENTICATION = (
     "with --basic-auth=USER:PASSWORD, or with --auth and --auth-provider (see Flower's documentation)."
 )
 READ_ONLY = "Run now, Pause and Resume are off because this Flower was started with --read-only."
+NO_NAME = "-"
+"""In an address: the name is in the query."""
 NOT_CODED = (".", "..")
 """Names that browsers take for folders in an address, whatever their coding."""
 
@@ -118,14 +116,17 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
 
     def address(self, name: str) -> str:
         """The address of a job's page."""
-        coded = f"-?name={name}" if name in NOT_CODED else quote(name, safe="")
+        coded = f"{NO_NAME}?name={name}" if name in NOT_CODED else quote(name, safe="")
         return f"{self.reverse_url(JOBS)}/{coded}"
 
-    def run_address(self, line: RunLine) -> str:
-        """Flower's page of a run's task, where Flower has seen it; else its line on the job's page."""
-        if self.application.events.state.tasks.get(line.id) is not None:
-            return str(self.reverse_url("task", line.id))
-        return f"{self.address(line.job)}#run-{line.id}"
+    def run_address(self, run_id: RunId) -> str:
+        """The address of a run's page."""
+        return str(self.reverse_url(RUN, run_id))
+
+    def task_address(self, run_id: RunId) -> str | None:
+        """Flower's page of a run's task, where Flower has seen it."""
+        seen = self.application.events.state.tasks.get(run_id) is not None
+        return str(self.reverse_url("task", run_id)) if seen else None
 
     def show(self, template: str, **values: Any) -> None:
         """Render a page, or with ``?part=1`` only what changes on it."""
@@ -138,6 +139,7 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
             show=show,
             address=self.address,
             run_address=self.run_address,
+            task_address=self.task_address,
             refusal=self.refusal(),
             api_open=self.api_open(),
             refresh=REFRESH,
@@ -171,7 +173,7 @@ class JobPage(Page):
 
     def job_name(self, path: str) -> str:
         """The name in the address."""
-        name: str = self.get_query_argument("name", path, strip=False) if path == "-" else path
+        name: str = self.get_query_argument("name", path, strip=False) if path == NO_NAME else path
         return name
 
     @authenticated
@@ -180,7 +182,7 @@ class JobPage(Page):
         name = self.job_name(path)
         found, problem = None, ""
         try:
-            found = await answers.of(("job", self.capp, name), partial(look.job, self.capp, name))
+            found = await answers.of(("job", self.capp, name), partial(detail.job, self.capp, name))
         except NotFound as error:
             raise HTTPError(404, "%s", str(error)) from error
         except SchedulerError as error:
@@ -215,17 +217,20 @@ class JobPage(Page):
             self.show("refused", message=message, name=name)
 
 
-class JobsApi(BaseApiHandler):  # type: ignore[misc]  # Flower has no types
-    """``GET /api/schedules``: what ``sched jobs --json`` prints. Open where Flower's own API is."""
+class RunPage(Page):
+    """A run with its attempts."""
 
     @authenticated
-    async def get(self) -> None:
-        """All jobs."""
-        self.set_header("Content-Type", "application/json; charset=UTF-8")
+    async def get(self, run_id: str) -> None:
+        """The run's page."""
+        found, problem = None, ""
         try:
-            jobs = await answers.of(("all", self.capp), partial(look.all_jobs, self.capp))
+            found = await answers.of(
+                ("run", self.capp, run_id), partial(detail.run, self.capp, RunId(run_id))
+            )
+        except NotFound as error:
+            raise HTTPError(404, "%s", str(error)) from error
         except SchedulerError as error:
+            problem = str(error)
             self.set_status(503)
-            self.finish({"error": str(error)})
-            return
-        self.finish(json.dumps([job_json(job) for job in jobs], ensure_ascii=False))
+        self.show("run", found=found, problem=problem, run_id=run_id)

@@ -1,4 +1,4 @@
-"""What the pages show, read from the database. Blocking: never call it on Flower's loop."""
+"""What the list of jobs shows, read from the database. Blocking: never call it on Flower's loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from celery_sched import runtime as runtimes
 from celery_sched.client import Client
-from celery_sched.errors import NotFound, SchedulerError
+from celery_sched.errors import SchedulerError
 from celery_sched.model import Job
 from celery_sched.runtime import Runtime
 from celery_sched.status import Status
@@ -23,8 +23,6 @@ PAGE = 50
 """Jobs on one page."""
 SQUARES = 10
 """Runs of a job that the list shows."""
-HISTORY = 50
-"""Runs that a job's own page shows."""
 _checked: weakref.WeakSet[Database] = weakref.WeakSet()
 """Databases that have this release's tables."""
 
@@ -56,14 +54,6 @@ class Overview:
     total: int
 
 
-@dataclass(frozen=True)
-class JobView:
-    """One job and its newest runs."""
-
-    now: datetime
-    line: JobLine
-
-
 def overview(app: Any, text: str, page: int) -> Overview:
     """The jobs whose name, task or description contains ``text``, one page of them.
 
@@ -85,26 +75,6 @@ def overview(app: Any, text: str, page: int) -> Overview:
     except SQLAlchemyError as error:
         raise refused(error) from error
     return Overview(now, status, shown, current, pages, len(matching), total)
-
-
-def job(app: Any, name: str) -> JobView:
-    """One job.
-
-    :raises NotFound: no job of that name.
-    :raises SchedulerError: the database cannot be read now, or is not this release's.
-    """
-    runtime = ready(app)
-
-    def work(tx: Tx, now: datetime) -> JobView:
-        row = jobs.get(tx, runtime.config.app, name)
-        if row is None:
-            raise NotFound("job", name)
-        return JobView(now, lines(tx, runtime, [job_forms.from_row(row)], HISTORY)[0])
-
-    try:
-        return runtime.database.read(work)
-    except SQLAlchemyError as error:
-        raise refused(error) from error
 
 
 def all_jobs(app: Any) -> list[Job]:

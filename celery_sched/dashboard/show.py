@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from celery_sched.cli.jobs import calendars
 from celery_sched.cli.output import distance, plain, short
+from celery_sched.cli.preview import local_text
 from celery_sched.durations import format_duration
-from celery_sched.model import Job, JobDefinition, JobStatus
+from celery_sched.model import Attempt, Backfill, BackfillStatus, Job, JobDefinition, JobStatus, Run
 from celery_sched.rules.transitions import RunStatus
+from celery_sched.store.attempts import RETRY as ATTEMPT_RETRY
 from celery_sched.store.recent import Active, RunLine
 
 
@@ -40,6 +43,8 @@ LOOKS: Mapping[str, Look] = {
     JobStatus.DISABLED: Look("secondary", "–"),
     JobStatus.EXPIRED: Look("secondary", "–"),
     JobStatus.ERROR: Look("danger", "!"),
+    BackfillStatus.DONE: Look("success", "✓"),
+    ATTEMPT_RETRY: Look("warning", "↻"),
 }
 SHOWN_REASON = 120
 FIRST_JOB = """\
@@ -90,10 +95,12 @@ def due(value: datetime, now: datetime) -> str:
 
 def took(line: RunLine, now: datetime) -> str:
     """How long a run has lasted: ``40 ms``, ``1.5 s``, ``2m5s``; empty when it has not started."""
-    if line.started_at is None:
-        return ""
-    lasted = max(timedelta(0), (line.finished_at or now) - line.started_at)
-    seconds = lasted.total_seconds()
+    return "" if line.started_at is None else lasted(line.started_at, line.finished_at or now)
+
+
+def lasted(begin: datetime, end: datetime) -> str:
+    """How long it is from one instant to another."""
+    seconds = max(0.0, (end - begin).total_seconds())
     if seconds < 10:
         return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
     return format_duration(timedelta(seconds=round(seconds)))
@@ -103,9 +110,9 @@ def summary(line: RunLine, now: datetime) -> str:
     """A run in a sentence, for the square's title."""
     when = line.finished_at or line.started_at or line.queued_at
     parts = [words(line.status) + (f": {line.reason}" if line.reason else ""), ago(when, now)]
-    lasted = took(line, now)
-    if lasted:
-        parts.append(f"took {lasted}" if line.finished_at else f"for {lasted}")
+    while_for = took(line, now)
+    if while_for:
+        parts.append(f"took {while_for}" if line.finished_at else f"for {while_for}")
     if line.worker:
         parts.append(line.worker)
     if line.error:
@@ -127,18 +134,103 @@ def last_line(text: str | None) -> str:
     return short((text or "").strip().rpartition("\n")[2], SHOWN_REASON)
 
 
+DEFAULTS = {
+    field.name: field.default_factory() if field.default_factory is not MISSING else field.default
+    for field in fields(JobDefinition)
+}
+TELLING = ("schedule", "timezone", "overlap", "misfire", "pool", "priority")
+"""Fields of a definition that are shown where nobody set them too."""
+OF_RETRIES = ("backoff", "retry_delay", "retry_max_delay", "retry_jitter")
+"""Those that mean something once there are retries; then all of them are shown."""
+
+
 def definition(job: Job) -> list[tuple[str, str]]:
-    """A job's definition as rows; what has no value is left out."""
+    """A job's definition as rows: what was set, and what people ask for first."""
     rows = []
     for field in fields(JobDefinition):
-        value = getattr(job.definition, field.name)
-        if field.name == "name" or value is None or value == {} or value in ("", (), []):
+        name, value = field.name, getattr(job.definition, field.name)
+        wanted = name in TELLING or (bool(job.definition.retries) and name in OF_RETRIES)
+        unset = value == DEFAULTS[name] or (isinstance(value, list) and not value)
+        if name == "name" or (unset and not wanted and name not in job.operator_fields):
             continue
-        text = format_duration(value) if isinstance(value, timedelta) else plain_text(plain(value))
-        if field.name in job.operator_fields:
-            text += " (changed by hand)"
-        rows.append((words(field.name), text))
+        text = setting(job.definition, name, value)
+        if name in job.operator_fields:
+            text = f"{text or 'none'} (changed by hand)"
+        rows.append((words(name), text))
     return [*rows, ("from", "code" if job.source == "code" else "an operator")]
+
+
+def setting(definition: JobDefinition, name: str, value: Any) -> str:
+    """A field of a definition as people read it."""
+    if value is None:
+        return ""
+    if name == "exclude":
+        return calendars(definition)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return exact(value, definition.timezone)
+    return format_duration(value) if isinstance(value, timedelta) else plain_text(plain(value))
+
+
+def run_facts(run: Run, now: datetime, zone: str) -> list[tuple[str, str]]:
+    """A run as rows; what has no value, is large or is shown elsewhere is left out."""
+    rows = []
+    for field in fields(Run):
+        name, value = field.name, getattr(run, field.name)
+        if value is None or name in ("id", "app", "job_id", "job", "status", "reason", "error", "result"):
+            continue
+        text = f"{exact(value, zone)}, {ago(value, now)}" if isinstance(value, datetime) else str(value)
+        rows.append((words(name), text))
+        if name == "finished_at" and run.started_at is not None:
+            rows.append(("took", lasted(run.started_at, value)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An attempt, over or not."""
+
+    attempt: int
+    status: str
+    reason: str | None
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: str | None
+
+
+def attempts(run: Run, earlier: Sequence[Attempt]) -> list[Tried]:
+    """All attempts of a run, the newest first: the run's own row tells of that one."""
+    before = [
+        Tried(one.attempt, one.status, one.reason, one.worker, one.started_at, one.ended_at, one.error)
+        for one in reversed(earlier)
+    ]
+    latest = (run.status, run.reason, run.worker, run.started_at, run.finished_at, run.error)
+    return [Tried(run.attempt, *latest), *before]
+
+
+def percent(finished: int, total: int) -> int:
+    """How much of a backfill is done, in whole percent."""
+    return 100 if total <= 0 else max(0, min(100, 100 * finished // total))
+
+
+def outcomes(backfill: Backfill) -> str:
+    """``40 succeeded, 2 failed, 1 in flight``."""
+    counts = {
+        "succeeded": backfill.succeeded,
+        "failed": backfill.failed,
+        "cancelled": backfill.cancelled,
+        "in flight": backfill.in_flight,
+        "queued": backfill.queued,
+        "left as they were": backfill.left,
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def clock(value: datetime, zone: ZoneInfo) -> str:
+    """An occurrence by the clock of its job's zone, with the day of the week."""
+    return local_text(value, zone)
 
 
 def plain_text(value: Any) -> str:

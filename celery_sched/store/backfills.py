@@ -140,9 +140,13 @@ def end(
     ).rowcount
 
 
-def newest(tx: Tx, app: str, status: str | None, limit: int) -> list[Backfill]:
-    """Backfills, newest first."""
+def newest(
+    tx: Tx, app: str, status: str | None, limit: int, *, job_id: JobId | None = None
+) -> list[Backfill]:
+    """Backfills, of one job where that is given, newest first."""
     statement = select(backfill).where(backfill.c.app == app)
+    if job_id is not None:
+        statement = statement.where(backfill.c.job_id == job_id)
     if status is not None:
         statement = statement.where(backfill.c.status == status)
     rows = tx.execute(statement.order_by(backfill.c.created_at.desc(), backfill.c.id).limit(limit)).all()

@@ -18,7 +18,7 @@ from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import audit, schema
 from tests.e2e.deployment import Deployment
 from tests.e2e.flower_site import PATIENCE, Site, client_of, flower, opened, row
-from tests.private_server import CHROMIUM
+from tests.private_server import CHROMIUM, wait_until
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 
@@ -94,6 +94,19 @@ def test_a_run_by_hand_from_click_to_result(browser: Browser, folder: Deployment
                 error = page.locator("#sched-runs details")
                 expect(error).to_contain_text("ValueError: as it was told", timeout=PATIENCE)
                 expect(page.locator("#sched-runs tbody tr")).to_contain_text("failed")
+                (failed,) = site.client.runs("failing")
+                page.locator("#sched-runs").get_by_role("link", name=failed.id, exact=True).click()
+                expect(page.locator("#sched-run-id")).to_have_text(failed.id)
+                tried = page.locator("#sched-attempts tbody tr")
+                expect(tried).to_have_count(1)
+                site.client.retry(failed.id)
+                expect(tried).to_have_count(2, timeout=PATIENCE)
+                expect(tried.first).to_contain_text("failed", timeout=PATIENCE)
+                expect(tried.nth(1)).to_contain_text("ValueError: as it was told")
+                expect(page.locator("#sched-run")).to_contain_text("manual")
+            shown = json.loads(site.ask(f"/api/schedules/run/{failed.id}").text)
+            assert (2, [1]) == (shown["attempt"], [one["attempt"] for one in shown["attempts"]])
+            assert site.deployment.sched("runs", "show", failed.id, "--json").json == shown
 
 
 def test_names_are_shown_as_they_are(browser: Browser, site: Site) -> None:
@@ -106,6 +119,78 @@ def test_names_are_shown_as_they_are(browser: Browser, site: Site) -> None:
             expect(page.locator("#sched-no-runs")).to_be_visible()
             page.go_back()
         assert 0 == page.locator("#sched-jobs b").count()
+
+
+HOLIDAYS = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//test//test//EN
+BEGIN:VEVENT
+UID:1
+DTSTART;VALUE=DATE:20990101
+SUMMARY:Stocktaking
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+def test_a_jobs_page_says_what_comes_and_what_was(browser: Browser, site: Site) -> None:
+    """The next occurrences with what is excluded, gaps, backfills, and the definition as people wrote it."""
+    name = "shop/close"
+    (site.deployment.folder / "closed.ics").write_text(HOLIDAYS)
+    made = site.deployment.sched(
+        *("jobs", "add", name, "--task=celery_sched.ping", "--schedule=0 3 * * *", "--tz=Europe/Berlin"),
+        *("--jitter=5m", "--exclude=weekly:sat,sun", "--exclude=ics:closed.ics", "--retries=2"),
+    )
+    assert 0 == made.code, made.err
+    site.client.backfill(name, "2026-01-05", "2026-01-16T12:00")
+    with opened(browser, site, f"/schedules/{quote(name, safe='')}") as page:
+        due = page.locator("#sched-next tbody tr")
+        expect(due.filter(has_text="jitter")).to_have_count(5)
+        assert {"03:00:00"} == {
+            re.findall(r"\d\d:\d\d:\d\d", text)[0] for text in due.filter(has_text="jitter").all_inner_texts()
+        }
+        # five days in a row always meet a weekend, unless they are the week itself
+        weekend = due.filter(has_text="excluded by weekly:sat,sun")
+        days = {text[:3] for text in due.filter(has_text="jitter").all_inner_texts()}
+        assert days == {"Mon", "Tue", "Wed", "Thu", "Fri"}
+        assert {text[:3] for text in weekend.all_inner_texts()} <= {"Sat", "Sun"}
+        filling = page.locator("#sched-backfills tbody tr")
+        expect(filling).to_contain_text("0 of 10")
+        expect(filling).to_contain_text("running")
+        text = page.locator("#sched-definition").inner_text()
+        assert "weekly:sat,sun, ics:closed.ics" in text and "retry delay" in text
+        assert not [word for word in ("BEGIN", "events", "start at", "max runs") if word in text]
+        site.client.pause(name, "stocktaking")
+        expect(page.locator("#sched-gaps")).to_contain_text("paused: stocktaking", timeout=PATIENCE)
+    with opened(browser, site) as page:
+        expect(page.locator("#sched-filling")).to_contain_text("0 of 10")
+    shown = json.loads(site.ask(f"/api/schedules/{quote(name, safe='')}").text)
+    ((job,),) = ([one for one in site.deployment.sched("jobs", "--json").json if one["name"] == name],)
+    assert job == {key: value for key, value in shown.items() if key in job}
+    assert ([10], 5, []) == ([one["total"] for one in shown["backfills"]], len(shown["next"]), shown["gaps"])
+    site.client.delete(name)
+    assert 404 == site.ask(f"/api/schedules/{quote(name, safe='')}").code
+
+
+def test_what_was_not_run_has_its_reason(browser: Browser, site: Site) -> None:
+    """Occurrences of a pause are a line: from when to when, how many, and why."""
+    site.client.add("often", task="celery_sched.ping", schedule="* * * * * *")
+    site.client.pause("often", "for the audit")
+    paused = site.client.get("often").inactive_since
+    assert paused is not None
+    wait_until(
+        lambda: site.client._database.read(lambda tx, now: (now - paused).total_seconds() > 2),
+        30,
+        "two seconds to pass",
+    )
+    site.client.resume("often")
+    with opened(browser, site, "/schedules/often") as page:
+        line = page.locator("#sched-gaps tbody tr")
+        expect(line).to_contain_text("paused: for the audit")
+        (gap,) = json.loads(site.ask("/api/schedules/often").text)["gaps"]
+        assert gap["count"] >= 2
+        expect(line.locator("td").nth(2)).to_have_text(str(gap["count"]))
+    site.client.delete("often")
 
 
 def test_flowers_own_pages_lead_there(browser: Browser, site: Site) -> None:
