@@ -16,12 +16,14 @@ from celery_sched.rules.identity import occurrence_key
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import check_zone
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.rules.upcoming import TIMES, jitter_of
+from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, remedy
 from celery_sched.rules.why import Act, Asked, Facts, GapSeen, Recorded, Slots, Why
 from celery_sched.rules.why.asked import MINUTE
 from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
 
+MOST_ACTIVE = 5
+"""Runs under way that an answer names; of more it says how many."""
 _IN_THE_WAY = re.compile(r"(?:overlap|queue_one): run (\S+) ")
 
 
@@ -32,12 +34,17 @@ def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | date
     """
     row = jobs.get(tx, config.app, name)
     job = None if row is None else job_forms.from_row(row)
-    times, unreadable = _times(row)
+    times, unreadable, cure = _times(row)
     zone = check_zone("UTC" if job is None or times is None else job.definition.timezone)
     asked = rules.read_asked(given, zone, now)
-    at, found = _meant(tx, config.app, name, job, times, asked)
-    recorded = None if found is None else _recorded(found)
     acts = history.acts(tx, config.app, name)
+    earlier = _earlier(job, acts, asked.at)
+    at, found = now, None
+    if not asked.is_now:
+        at, found = _meant(tx, config.app, name, job, _then(job, times, earlier, asked.at), asked)
+    earlier = _earlier(job, acts, at)
+    recorded = None if found is None else _recorded(found)
+    active, active_count = ([], 0) if job is None else history.unfinished(tx, job.id, MOST_ACTIVE)
     app_row = apps.get(tx, config.app)
     last_pass_at = None if app_row is None else app_row.last_pass_at
     return rules.answer(
@@ -51,6 +58,7 @@ def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | date
             job=job,
             times=times,
             unreadable=unreadable,
+            remedy=cure,
             recorded=recorded,
             gap=_gap(tx, config.app, name, job, at),
             other=None if recorded is None else _in_the_way(tx, job, recorded.run),
@@ -58,25 +66,42 @@ def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | date
             last_pass_at=last_pass_at,
             down=last_pass_at is None or now - last_pass_at > config.lease / 2,
             enabled=config.enabled,
-            earlier=_earlier(job, acts, at),
+            earlier=earlier,
+            then=_then(job, times, earlier, at),
             edited=_edited(job, acts),
             deleted=_last(acts, "delete"),
             paused=_last([act for act in acts if act.at <= at], "pause"),
+            active=[runs.from_row(one) for one in active],
+            active_count=active_count,
+            last_end=None if job is None else history.last_end(tx, config.app, name),
         )
     )
 
 
-def _times(row: Row | None) -> tuple[Jitter | None, str | None]:
+def _times(row: Row | None) -> tuple[Jitter | None, str | None, str]:
+    """The job's times; where they cannot be read, why, and what is to be done."""
     if row is None:
-        return None, None
+        return None, None, ""
     try:
         times = jitter_of(row)
         times.schedule.next_after(row.created_at)
     except (
         Exception
     ) as error:  # a zone that vanished, a broken calendar: as the plan, which puts it to `error`
-        return None, f"{type(error).__name__}: {error}"
-    return times, None
+        return None, f"{type(error).__name__}: {error}", remedy(row.name, error)
+    return times, None, ""
+
+
+def _then(
+    job: Job | None, times: Jitter | None, earlier: JobDefinition | None, at: datetime
+) -> Jitter | None:
+    """The times that the job had at an instant; None: nobody knows them."""
+    if job is None or job.timing_since is None or at > job.timing_since:
+        return times
+    try:
+        return None if earlier is None else jitter_for(earlier, job.anchor)
+    except InvalidValue:
+        return None
 
 
 def _meant(

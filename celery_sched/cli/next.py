@@ -21,7 +21,7 @@ from celery_sched.rules.definition import checked
 from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import Schedule, check_zone
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
-from celery_sched.rules.upcoming import jitter_for
+from celery_sched.rules.upcoming import jitter_for, named
 
 MOST = 10_000
 NAMELESS = "preview"
@@ -110,7 +110,9 @@ def print_found(ctx: click.Context, found: Found, count: int) -> None:
     """The occurrences for people, and why there are fewer than ``count``."""
     over = len(found.occurrences) < count
     last = found.occurrences[-1] if found.occurrences else found.begin
-    rest = preview.Between([], *(preview.excluded(found.times.schedule, last, None) if over else ([], 0)))
+    # of a job that has had its runs the schedule goes on: there is no end to look for
+    ended = over and found.times.schedule.next_after(last) is None
+    rest = preview.Between([], *(preview.excluded(found.times.schedule, last, None) if ended else ([], 0)))
     if found.occurrences or rest.excluded:
         print_lines(ctx, preview.lines(found.zone, found.shown(), rest))
     if over:
@@ -158,7 +160,8 @@ def coming(job: Job, now: datetime, count: int) -> Found:
     :raises InvalidValue: its schedule cannot be read any more.
     """
     definition = job.definition
-    times = jitter_for(definition, job.anchor)
+    with named(name):
+        times = jitter_for(definition, job.anchor)
     zone = check_zone(definition.timezone)
     if job.status is not JobStatus.ACTIVE:
         return Found(zone, times, now, preview.upcoming(times.schedule, now, count))

@@ -54,7 +54,8 @@ def print_why(ctx: click.Context, found: Why) -> None:
 
     style = STYLES.get(_STYLES.get(found.outcome, "skipped"), "")
     to = console(ctx)
-    to.print(Text(found.outcome.value.replace("_", " "), style=f"bold {style}"))
+    heading = f"{found.outcome.value.replace('_', ' ')}: {found.job} at {found.about}"
+    to.print(Text(clean(heading), style=f"bold {style}"), soft_wrap=True)
     for text in (*found.notes, found.text):
         to.print(Text(clean(text)))
     if found.next_steps:

@@ -20,6 +20,7 @@ from celery_sched.model import (
     RunId,
 )
 from celery_sched.rules.transitions import ACTIVE, RunStatus
+from celery_sched.rules.upcoming import named, schedule_of
 from celery_sched.steps.stop import stop
 from celery_sched.store import backfills, jobs, runs
 from celery_sched.store.engine import Tx
@@ -171,6 +172,8 @@ def _asked(
     tx: Tx, now: datetime, row: Any, from_at: datetime | str, to_at: datetime | str, max_concurrent: int
 ) -> tuple[datetime, datetime, int]:
     """The range as instants, and how many occurrences of the job (its row) lie in it; or why it cannot be."""
+    with named(row.name):
+        schedule_of(row)
     ranges.check_concurrency(row, max_concurrent)
     first, last, total = ranges.occurrences(row, from_at, to_at, now)
     running = backfills.overlapping(tx, JobId(row.id), first, last)

@@ -11,6 +11,7 @@ from typing import Any
 from celery_sched.client.base import Base
 from celery_sched.errors import InvalidValue, NotFound
 from celery_sched.model import BackfillId, BackfillStatus, Job, JobId, JobStatus, Run, RunId
+from celery_sched.rules.upcoming import named
 from celery_sched.steps import define
 from celery_sched.store import backfills, jobs, runs
 from celery_sched.store.engine import Tx
@@ -195,7 +196,8 @@ class Control(Base):
         return found
 
     def _resume(self, tx: Tx, now: datetime, row: Any, by: str) -> None:
-        define.resume(tx, now, row)
+        with named(row.name):
+            define.resume(tx, now, row)
         self._note(tx, now, by, "resume", row.name, {"was": row.status, "reason": row.status_reason})
 
     def _batches(self) -> list[Sequence[JobId]]:

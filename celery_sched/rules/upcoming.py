@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, OnExcluded
 from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.jitter import Jitter
@@ -22,6 +25,26 @@ TIMES = (
 """The fields of a definition that say when a job is due."""
 OVER = "the schedule has no further occurrence"
 """Why a job is ``expired``, where nothing else is."""
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """What a job's times are refused for names the job, and what to do: a zone that vanished, say.
+
+    :raises InvalidValue: instead of the one that came.
+    """
+    try:
+        yield
+    except InvalidValue as error:
+        hint = f"{error.hint} To repair it: {remedy(name, error)}".strip()
+        raise InvalidValue(f"job {name!r}: {error.what}", error.value, error.allowed, hint) from error
+
+
+def remedy(name: str, error: Exception) -> str:
+    """The command that repairs a job whose times cannot be read."""
+    what = error.what if isinstance(error, InvalidValue) else ""
+    option = {"time zone": "--tz ZONE", "schedule": "--schedule SCHEDULE"}.get(what, "--exclude CALENDAR")
+    return f"sched jobs edit {shlex.quote(name)} {option}"
 
 
 def schedule_of(row: Any) -> Schedule:

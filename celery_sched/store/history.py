@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, case, select
+from sqlalchemy import Row, case, func, select
 
 from celery_sched.model import JobId
-from celery_sched.rules.transitions import HELD
+from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import audit, gap, run
 
@@ -67,6 +67,29 @@ def holder(tx: Tx, job_id: JobId) -> Row[Any] | None:
     """A run of the job that is dispatched or running."""
     held = run.c.status.in_([status.value for status in HELD])
     return tx.execute(select(run).where(run.c.job_id == job_id, held).order_by(run.c.id).limit(1)).first()
+
+
+def unfinished(tx: Tx, job_id: JobId, limit: int) -> tuple[list[Row[Any]], int]:
+    """The first runs of a job that are not finished, those under way before those that wait; and how many."""
+    wanted = (run.c.job_id == job_id) & run.c.status.in_([status.value for status in ACTIVE])
+    held = case(
+        (run.c.status == RunStatus.RUNNING.value, 0), (run.c.status == RunStatus.QUEUED.value, 2), else_=1
+    )
+    order = (held, run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
+    rows = list(tx.execute(select(run).where(wanted).order_by(*order).limit(limit)))
+    if len(rows) < limit:
+        return rows, len(rows)
+    return rows, tx.execute(select(func.count()).select_from(run).where(wanted)).scalar_one()
+
+
+def last_end(tx: Tx, app: str, name: str) -> datetime | None:
+    """When the newest finished run of a job of that name ended."""
+    return tx.execute(
+        select(run.c.finished_at)
+        .where(run.c.app == app, run.c.job == name, run.c.finished_at.is_not(None))
+        .order_by(run.c.queued_at.desc(), run.c.scheduled_for.desc())
+        .limit(1)
+    ).scalar()
 
 
 def gap_of_name(tx: Tx, app: str, name: str, at: datetime) -> Row[Any] | None:

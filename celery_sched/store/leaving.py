@@ -12,7 +12,12 @@ from celery_sched.store.engine import Tx
 
 
 def pause(tx: Tx, now: datetime, row: Any, reason: str | None) -> bool:
-    """Stop planning a job (``row``, locked by the caller); false when its version moved on."""
+    """Stop planning a job (``row``, locked by the caller); false when its version moved on.
+
+    One that is in error stays known to be: whoever looks at it, or resumes it, sees what is wrong.
+    """
+    if row.status == JobStatus.ERROR:
+        reason = f"{reason or 'paused'} (before that it was in error: {row.status_reason})"
     columns = {
         "status": JobStatus.PAUSED.value,
         "status_reason": reason,

@@ -11,7 +11,7 @@ from tests.e2e.deployment import Deployment
 from tests.private_server import wait_until
 
 FIELDS = {
-    "job", "at", "outcome", "text", "occurrence", "due_at", "run", "gap", "occurrence_before",
+    "job", "at", "outcome", "text", "about", "occurrence", "due_at", "run", "gap", "occurrence_before",
     "occurrence_after", "notes", "next_steps",
 }  # fmt: skip
 SECOND = timedelta(seconds=1)
@@ -29,14 +29,15 @@ def nightly(migrated: Deployment) -> Deployment:
 def test_answers_for_people(nightly: Deployment) -> None:
     """The outcome, sentences, and commands that can be pasted; whatever it is, the exit code is 0."""
     answer = nightly.sched("why", "nightly", "2101-03-01T02:30")
-    assert (0, "", "excluded\nCalendar dates:2101-03-01 excludes it.\n") == (
+    heading = "excluded: nightly at 2101-03-01 02:30:00 CET (2101-03-01T01:30:00Z)"
+    assert (0, "", f"{heading}\nCalendar dates:2101-03-01 excludes it.\n") == (
         answer.code,
         answer.err,
         answer.out,
     )
     answer = nightly.sched("why", "nightly", "2101-03-02T02:30Z")
     assert [
-        "not an occurrence",
+        "not an occurrence: nightly at 2101-03-02 03:30:00 CET (2101-03-02T02:30:00Z)",
         "2101-03-02 03:30:00 CET is not an occurrence of '30 2 * * *' (Europe/Berlin). The nearest are"
         " 2101-03-02 02:30:00 CET and 2101-03-03 02:30:00 CET. The same time in Europe/Berlin is one:"
         " did you mean 2101-03-02T01:30:00Z? (The job's zone is Europe/Berlin.)",
@@ -44,7 +45,9 @@ def test_answers_for_people(nightly: Deployment) -> None:
         "  celery -A celery_sched sched next --job nightly",
     ] == answer.out.splitlines()
     assert 0 == answer.code
-    assert "before job\n" == nightly.sched("why", "nightly", "2020-03-02T02:30").out.partition("The")[0]
+    early = nightly.sched("why", "nightly", "2020-03-02T02:30").out
+    assert early.startswith("before job: nightly at 2020-03-02 02:30:00 CET (2020-03-02T01:30:00Z)\nThe")
+    assert "The job is active, and its next occurrence is" in nightly.sched("why", "nightly", "now").out
     assert 0 == nightly.sched("pause", "nightly", "--reason", "holidays").code
     assert "but the job is paused since" in nightly.sched("why", "nightly", "2101-03-02T02:30").out
 
@@ -56,6 +59,7 @@ def test_answers_for_programs(nightly: Deployment) -> None:
     assert (0, "", FIELDS) == (answer.code, answer.err, set(why))
     expected = {
         "job": "nightly", "outcome": "future", "at": "2101-03-02T01:30:00Z",
+        "about": "2101-03-02 02:30:00 CET (2101-03-02T01:30:00Z)",
         "occurrence": "2101-03-02T01:30:00Z",
         "occurrence_after": "2101-03-03T01:30:00Z", "run": None, "gap": None, "notes": [], "next_steps": [],
     }  # fmt: skip
@@ -109,6 +113,6 @@ def test_why_beside_a_real_scheduler_and_worker(tmp_path: Path) -> None:
     assert ("ran", "succeeded", "often") == (why["outcome"], why["run"]["status"], why["run"]["job"])
     (missed,), *_ = deployment.rows(down)
     shown = deployment.sched("why", "often", f"{missed}Z".replace(" ", "T"))
-    assert "missed" == shown.out.splitlines()[0]
+    assert shown.out.startswith("missed: often at ")
     assert "It was missed: no scheduler ran from" in shown.out
     assert "with a grace of 1s" in shown.out

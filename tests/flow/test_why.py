@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from celery_sched.beat.prune import prune
+from celery_sched.errors import InvalidValue
 from celery_sched.model import RunId
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.why import Outcome, Why
@@ -150,9 +151,8 @@ def test_it_ran_and_did_not_succeed(make_stage: MakeStage, status: str) -> None:
     over = "ran longer than its max_runtime (70 s)"
     words = {"failed": "", "timed_out": over, "lost": "gave no sign of life"}
     shown = status.replace("_", " ")
-    said(
-        stage, NOON + HOUR, Outcome.RAN, f"run {key.id} {shown}", words[status], "sched runs --job job --json"
-    )
+    why = said(stage, NOON + HOUR, Outcome.RAN, f"run {key.id} {shown}", words[status])
+    assert [f"sched runs show {key.id}", f"sched retry {key.id}"] == list(why.next_steps)
 
 
 def test_it_never_started(make_stage: MakeStage) -> None:
@@ -282,6 +282,28 @@ def test_a_full_queue(stage: Stage) -> None:
     said(stage, NOON + 3 * MINUTE, Outcome.SKIPPED, "queue_full", "max_queued is 1")
 
 
+def test_a_run_by_hand_is_retried(stage: Stage) -> None:
+    """What is shown for one that was cancelled does what it says: no backfill has it."""
+    stage.client.add("job", task="t", schedule="every 1d")
+    stage.clock.advance(20 * MINUTE)
+    run = stage.client.run("job")
+    stage.client.cancel(run.id, by="me")
+    why = said(stage, NOON + 20 * MINUTE, Outcome.CANCELLED, "by hand")
+    assert [f"sched runs show {run.id}", f"sched retry {run.id}"] == list(why.next_steps)
+    assert 2 == stage.client.retry(run.id).attempt
+    said(stage, NOON + 20 * MINUTE, Outcome.WAITING, "attempt 2")
+
+
+def test_a_missed_run_of_after_is_retried(stage: Stage) -> None:
+    """Its occurrences are none of a backfill."""
+    stage.client.add("job", task="t", schedule="after 1h", expires="2m")
+    step(stage, 60)
+    run_id = only(stage)
+    step(stage, 4)
+    why = said(stage, NOON + HOUR, Outcome.SKIPPED, "expired")
+    assert [f"sched runs show {run_id}", f"sched retry {run_id}"] == list(why.next_steps)
+
+
 # -- missed --------------------------------------------------------------------------------------------
 
 
@@ -393,6 +415,99 @@ def test_late_while_its_times_could_not_be_read(stage: Stage) -> None:
         said(stage, NOON + minute * MINUTE, Outcome.MISSED, "late when the job was changed")
 
 
+def test_a_pause_does_not_hide_an_error(stage: Stage) -> None:
+    """What was wrong stands beside the reason of the pause; a resume names the job and what to do."""
+    stage.client.add("job", task="t", schedule="every 1m", timezone="Europe/Berlin")
+    broken = update(job_table).values(timezone="Mars/Olympus")
+    stage.database.run(lambda tx, now: tx.execute(broken))
+    stage.poll_at(NOON + MINUTE + SECOND)
+    stage.client.pause("job", "until it is repaired", by="me")
+    reason = stage.client.get("job").status_reason or ""
+    assert reason.startswith(
+        "until it is repaired (before that it was in error: InvalidValue: time zone 'Mars/Olymp"
+    )
+    said(stage, "now", Outcome.PAUSED, "until it is repaired", "before that it was in error", "Mars/Olympus")
+    for refused in (lambda: stage.client.resume("job"), lambda: stage.client.backfill("job", NOON, NOON)):
+        with pytest.raises(InvalidValue) as told:
+            refused()
+        assert "job 'job': time zone 'Mars/Olympus' is refused: " in str(told.value)
+        assert str(told.value).endswith("To repair it: sched jobs edit job --tz ZONE")
+    stage.client.edit("job", timezone="Europe/Berlin")
+    assert "active" == stage.client.resume("job").status
+
+
+# -- now ----------------------------------------------------------------------------------------------
+
+
+def test_now_of_an_active_job(stage: Stage) -> None:
+    """When it is due next, not the occurrence nearby; what runs and what waits."""
+    stage.client.add("job", task="t", schedule="every 1h", overlap="queue")
+    step(stage, 60)
+    key = stage.key(only(stage))
+    due = "its next occurrence is 2026-03-02 14:00:00 UTC: its run is due in 1h"
+    said(stage, "now", Outcome.WAITING, due, f"run {key.id}", "is dispatched since 2026-03-02 13:00:00 UTC")
+    stage.start(key)
+    stage.clock.advance(30)
+    why = said(
+        stage, " NOW ", Outcome.RUNNING, "due in 59m30s", f"{key.id} (of 2026-03-02 13:00:00 UTC) is running"
+    )
+    assert ("2026-03-02 13:00:30 UTC", NOON + 2 * HOUR, key.id) == (
+        why.about,
+        why.occurrence,
+        why.run and why.run.id,
+    )
+    stage.finish(key)
+    assert None is said(stage, "now", Outcome.FUTURE, "due in 59m30s").run
+    for _ in range(8):
+        stage.client.run("job")
+    why = said(stage, "now", Outcome.WAITING, "is queued since", "3 more wait")
+    assert 5 == why.text.count("is queued since")
+
+
+def test_now_of_a_job_that_is_not_active(stage: Stage) -> None:
+    """Its status and the reason, though an occurrence of before is near; a run that goes on is told too."""
+    stage.client.add("job", task="t", schedule="every 1m")
+    step(stage, 1)
+    key = stage.key(only(stage))
+    stage.start(key)
+    stage.client.pause("job", "holidays", by="me")
+    said(
+        stage,
+        "now",
+        Outcome.PAUSED,
+        "is paused",
+        "holidays",
+        f"run {key.id}",
+        "is running",
+        "sched resume job",
+    )
+    stage.client.add("off", task="t", schedule="every 1m", enabled=False)
+    said(stage, "now", Outcome.DISABLED, "disabled in its definition", job="off")
+    stage.client.add("once", task="t", schedule=f"once {NOON + 2 * MINUTE:%Y-%m-%dT%H:%MZ}")
+    step(stage, 2)
+    said(stage, "now", Outcome.OUTSIDE, "is expired", "no further occurrence", job="once")
+    stage.client.delete("off", by="me")
+    said(stage, "now", Outcome.DELETED, "deleted by me", job="off")
+
+
+def test_now_of_a_job_in_error(stage: Stage) -> None:
+    """Before a scheduler has come to it and after: what is wrong and how it is repaired."""
+    stage.client.add("job", task="t", schedule="every 1m", timezone="Europe/Berlin")
+    broken = update(job_table).values(timezone="Mars/Olympus")
+    stage.database.run(lambda tx, now: tx.execute(broken))
+    cure = "to repair it: sched jobs edit job --tz ZONE"
+    said(stage, "now", Outcome.ERROR, "Mars/Olympus", cure)
+    stage.poll_at(NOON + MINUTE + SECOND)
+    said(stage, "now", Outcome.ERROR, "the job is in error since", "Mars/Olympus", cure)
+
+
+def test_now_while_no_scheduler_is_there(stage: Stage) -> None:
+    """Due, and nobody has come to it."""
+    stage.client.add("job", task="t", schedule="every 1m")
+    stage.clock.advance(10 * MINUTE)
+    said(stage, "now", Outcome.UNPLANNED, "was due 9m ago", "no scheduler is alive")
+
+
 # -- its times -----------------------------------------------------------------------------------------
 
 
@@ -406,6 +521,22 @@ def test_excluded(stage: Stage) -> None:
         said(stage, "2026-04-03T12:00", Outcome.EXCLUDED, "calendar holidays:DE excludes it (Good Friday)")
         stage.clock.advance(50 * DAY)
         stage.work_off()
+
+
+def test_an_excluded_time_of_after(stage: Stage) -> None:
+    """Which calendar holds the next one back; asked for the excluded time, now, and the next occurrence."""
+    stage.client.add("job", task="t", schedule="after 5h", exclude=["weekly:mon 20:00-24:00"])
+    worked(stage, 300)
+    names = "calendar weekly:mon 20:00-24:00 excludes"
+    why = said(stage, NOON + 10 * HOUR, Outcome.EXCLUDED, names, "its delay is added again until no calendar")
+    assert why.run is None
+    held = f"{names} 2026-03-02 22:00:00 UTC, when it would have been due"
+    said(stage, "now", Outcome.FUTURE, "due in 10h, at 2026-03-03 03:00:00 UTC", held)
+    said(stage, NOON + 15 * HOUR, Outcome.FUTURE, held)
+    said(stage, NOON + 5 * HOUR, Outcome.RAN)
+    worked(stage, 900)
+    why = said(stage, "now", Outcome.FUTURE)
+    assert "calendar" not in why.text
 
 
 def test_moved_to_a_business_day(stage: Stage) -> None:
@@ -607,6 +738,24 @@ def test_before_an_edit(each_stage: Stage) -> None:
     said(stage, NOON + 91 * MINUTE, Outcome.PAUSED)
 
 
+def test_before_an_edit_the_minute_is_that_of_the_times_of_then(stage: Stage) -> None:
+    """A time of the schedule that it has now, which it had not then, is not taken for the one meant."""
+    stage.clock.now = NOON + timedelta(seconds=9, microseconds=399_320)
+    stage.client.add("job", task="t", schedule="every 12h")
+    stage.clock.advance(2 * HOUR)
+    stage.client.edit("job", schedule="every 1h")
+    why = said(
+        stage,
+        "13:00",
+        Outcome.BEFORE_EDIT,
+        "2026-03-02 13:00:00 UTC is not an occurrence of 'every 12h' (UTC)",
+    )
+    assert ((), "2026-03-02 13:00:00 UTC") == (tuple(why.notes), why.about)
+    stage.clock.advance(HOUR)
+    meant = "13:00:00 UTC itself is none; this is the answer for 2026-03-02 15:00:09.399320 UTC"
+    said(stage, "15:00", Outcome.UNPLANNED, meant.replace("13:00:00", "15:00:00"))
+
+
 def test_before_an_edit_of_calendars(stage: Stage) -> None:
     """An occurrence that was excluded then is said to have been, though the calendar is gone."""
     stage.client.add("job", task="t", schedule="every 1d", exclude=["weekly:tue"])
@@ -667,6 +816,22 @@ def test_a_deleted_job(each_stage: Stage) -> None:
     said(stage, NOON + MINUTE, Outcome.RAN)
     said(stage, NOON + 3 * MINUTE, Outcome.PAUSED)
     said(stage, NOON + 5 * MINUTE, Outcome.BEFORE_JOB)
+
+
+def test_a_deleted_job_is_not_called_late(make_stage: MakeStage) -> None:
+    """Nobody knows its jitter any more; nor that of before an edit by a deploy."""
+    stage = make_stage(NOON)
+    stage.client.add("job", task="t", schedule="every 1h", jitter="30m")
+    due = stage.client.get("job").next_run_at
+    assert due is not None
+    stage.poll_at(due)
+    stage.work()
+    said(stage, NOON + HOUR, Outcome.RAN, "on time")
+    stage.client.edit("job", jitter=None)
+    said(stage, NOON + HOUR, Outcome.RAN, "on time", "by its jitter")
+    stage.client.delete("job")
+    why = said(stage, NOON + HOUR, Outcome.RAN, "after its occurrence")
+    assert (False, ()) == (" late" in why.text, tuple(why.next_steps))
 
 
 def test_a_record_that_somebody_deleted(stage: Stage) -> None:

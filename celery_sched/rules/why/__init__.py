@@ -6,8 +6,10 @@ from datetime import datetime
 
 from celery_sched.rules.clocks import peculiarity
 from celery_sched.rules.why.asked import Asked, exact, has, parts_of, read_asked, within_minute
-from celery_sched.rules.why.nothing import neighbours, of_nothing, pending
+from celery_sched.rules.why.nothing import of_nothing
 from celery_sched.rules.why.runs import of_run
+from celery_sched.rules.why.standing import of_now
+from celery_sched.rules.why.times import neighbours, pending
 from celery_sched.rules.why.words import (
     Act,
     Facts,
@@ -16,6 +18,7 @@ from celery_sched.rules.why.words import (
     Recorded,
     Slots,
     Why,
+    both,
     local,
     sentence,
     utc,
@@ -25,8 +28,10 @@ _NO_OCCURRENCE = {Outcome.NOT_AN_OCCURRENCE, Outcome.BEFORE_JOB, Outcome.BEFORE_
 
 
 def answer(facts: Facts) -> Why:
-    """The one answer to what happened at ``facts.at``, or why nothing did."""
+    """The one answer to what happened at ``facts.at``, or why nothing did; to ``now``: how the job stands."""
     recorded = facts.recorded
+    if facts.asked.is_now:
+        return _standing(facts)
     outcome, said, steps = of_nothing(facts) if recorded is None else of_run(facts, recorded)
     before, after = neighbours(facts)
     occurrence = None if recorded is None and outcome in _NO_OCCURRENCE else facts.at
@@ -35,6 +40,7 @@ def answer(facts: Facts) -> Why:
         at=facts.asked.at,
         outcome=outcome,
         text=" ".join(sentence(one) for one in said),
+        about=both(facts.at, facts),
         occurrence=occurrence,
         due_at=_due_at(facts, occurrence),
         run=None if recorded is None else recorded.run,
@@ -42,6 +48,25 @@ def answer(facts: Facts) -> Why:
         occurrence_before=before,
         occurrence_after=after,
         notes=tuple(sentence(note) for note in _notes(facts, occurrence)),
+        next_steps=tuple(steps),
+    )
+
+
+def _standing(facts: Facts) -> Why:
+    outcome, said, steps = of_now(facts)
+    before, after = neighbours(facts)
+    waits = pending(facts)
+    return Why(
+        job=facts.name,
+        at=facts.now,
+        outcome=outcome,
+        text=" ".join(sentence(one) for one in said),
+        about=both(facts.now, facts),
+        occurrence=waits,
+        due_at=None if waits is None or facts.job is None else facts.job.next_run_at,
+        run=facts.active[0] if facts.active else None,
+        occurrence_before=before,
+        occurrence_after=after,
         next_steps=tuple(steps),
     )
 

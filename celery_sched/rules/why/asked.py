@@ -21,6 +21,7 @@ ALLOWED = (
     'a time from 1970 to 2999 such as "2026-01-31T09:00", "09:00" (today) or "now", in the zone of the job,'
     ' or with a zone of its own: "2026-01-31T08:00:00Z"'
 )
+NOW = "now"
 _INSTANT = timedelta(microseconds=1)
 _DENSEST = 60
 """Occurrences in a minute: schedules count in seconds."""
@@ -38,6 +39,8 @@ class Asked:
     """The later one of two instants at which the clocks show this time."""
     note: str | None = None
     """What is special about it: the clocks jump over it, or show it twice."""
+    is_now: bool = False
+    """``now`` was typed: how the job stands is asked for, not what is near."""
 
 
 def read_asked(given: str | datetime, zone: ZoneInfo, now: datetime) -> Asked:
@@ -45,6 +48,8 @@ def read_asked(given: str | datetime, zone: ZoneInfo, now: datetime) -> Asked:
 
     :raises InvalidValue: it cannot be read, or is not within 1970 to 2999.
     """
+    if isinstance(given, str) and given.strip().lower() == NOW:
+        return Asked(now, now.replace(tzinfo=None), True, is_now=True)
     try:
         wall = given if isinstance(given, datetime) else _parsed(given.strip(), zone, now)
         at = instant_of_wall(zone, wall) if wall.tzinfo is None else wall.astimezone(UTC)
@@ -58,8 +63,6 @@ def read_asked(given: str | datetime, zone: ZoneInfo, now: datetime) -> Asked:
 
 
 def _parsed(text: str, zone: ZoneInfo, now: datetime) -> datetime:
-    if text.lower() == "now":
-        return now
     if _OF_THE_DAY.fullmatch(text):
         return datetime.combine(now.astimezone(zone).date(), time.fromisoformat(text.zfill(5)))
     return datetime.fromisoformat(text)

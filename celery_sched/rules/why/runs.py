@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from celery_sched.model import Job, Misfire, Overlap, Trigger
+from celery_sched.model import Job, Misfire, Overlap, Run, Trigger
 from celery_sched.rules.misfire import MISSED, SKIP_GRACE
 from celery_sched.rules.transitions import RunStatus
+from celery_sched.rules.why.asked import has
 from celery_sched.rules.why.words import Facts, Outcome, Recorded, command, length, local, moment, utc
 
 ON_TIME = timedelta(seconds=1)
@@ -39,18 +40,18 @@ def _of_status(facts: Facts, recorded: Recorded) -> Answer:
             said = [f"run {run.id} is running{_where(facts, recorded)}"]
             if run.stop_requested_at is not None:
                 said.append(f"{run.stop_requested_by} asked it to stop{_because(run.stop_reason)}")
-            return Outcome.RUNNING, [*said, *_waited(facts, recorded)], [command("runs", "--job", run.job)]
+            return Outcome.RUNNING, [*said, *_waited(facts, recorded)], [_show(run)]
         case RunStatus.SKIPPED:
             return _skipped(facts, recorded)
         case RunStatus.CANCELLED:
             return _cancelled(facts, recorded)
     if run.started_at is None:
         said = [f"run {run.id} is {_named(run.status)} and never started", *_reasons(recorded)]
-        return Outcome.NOT_STARTED, said, [command("status"), *_details(recorded)]
+        return Outcome.NOT_STARTED, said, [command("status"), *_retry(facts, run)]
     said = [f"it ran: run {run.id} {_named(run.status)}{_where(facts, recorded)}"]
     if run.finished_at is not None:
         said[0] += f" and took {length(run.finished_at - run.started_at)}"
-    steps = [] if run.status == RunStatus.SUCCEEDED else _details(recorded)
+    steps = [] if run.status == RunStatus.SUCCEEDED else _retry(facts, run)
     return Outcome.RAN, [*said, *_reasons(recorded), *_waited(facts, recorded)], steps
 
 
@@ -62,11 +63,13 @@ def _where(facts: Facts, recorded: Recorded) -> str:
     late = ""
     if run.trigger is Trigger.SCHEDULE and recorded.backfill_id is None and run.attempt == 1:
         due = run.scheduled_for
-        if facts.times is not None and facts.times.amount:
-            due = facts.times.due(run.scheduled_for)
+        if facts.then is not None and facts.then.amount:
+            due = facts.then.due(run.scheduled_for)
             late = f" ({length(due - run.scheduled_for)} after the occurrence, by its jitter)"
         behind = run.started_at - due
-        late = f"{' on time' if behind < ON_TIME else f' {length(behind)} late'}{late},"
+        # without the times that it had then nobody knows whether it was late, or had a jitter
+        how = "late" if facts.then is not None else "after its occurrence"
+        late = f"{' on time' if behind < ON_TIME else f' {length(behind)} {how}'}{late},"
     on = "" if run.worker is None else f" on {run.worker}"
     return f"; it started{late} at {moment(run.started_at, facts)}{on}"
 
@@ -89,8 +92,13 @@ def _reasons(recorded: Recorded) -> list[str]:
     return [text for text in dict.fromkeys((run.reason or "", error[-1] if error else "")) if text]
 
 
-def _details(recorded: Recorded) -> list[str]:
-    return [command("runs", "--job", recorded.run.job, "--json")]
+def _show(run: Run) -> str:
+    return command("runs", "show", run.id)
+
+
+def _retry(facts: Facts, run: Run) -> list[str]:
+    """Look at a run that did not succeed, and have it carried out again; that needs its job."""
+    return [_show(run), *([] if facts.job is None else [command("retry", run.id)])]
 
 
 def _waiting(facts: Facts, recorded: Recorded) -> Answer:
@@ -197,9 +205,14 @@ def missed(facts: Facts, why: str) -> Answer:
 
 
 def _again(facts: Facts) -> list[str]:
-    """Make good what did not run."""
-    at = utc(facts.at)
-    return [] if facts.job is None else [command("backfill", facts.name, "--from", at, "--to", at)]
+    """Make good an occurrence that did not run: by a backfill where the job's times have it, else a retry."""
+    run, at = None if facts.recorded is None else facts.recorded.run, utc(facts.at)
+    by_hand = run is not None and run.trigger is Trigger.MANUAL
+    if facts.job is None or facts.times is None:
+        return []
+    if has(facts.times.schedule, facts.at) and not by_hand:
+        return [command("backfill", facts.name, "--from", at, "--to", at)]
+    return [] if run is None else _retry(facts, run)
 
 
 def _cancelled(facts: Facts, recorded: Recorded) -> Answer:
@@ -214,7 +227,7 @@ def _cancelled(facts: Facts, recorded: Recorded) -> Answer:
             f"it had run for {length(run.finished_at - run.started_at)} then"
             f" (from {moment(run.started_at, facts)} on)"
         )
-    return Outcome.CANCELLED, said, _again(facts)
+    return Outcome.CANCELLED, said, _retry(facts, run)
 
 
 def _named(status: str) -> str:

@@ -98,6 +98,8 @@ class Facts:
     times: Jitter | None = None
     unreadable: str | None = None
     """Why there are no ``times``."""
+    remedy: str = ""
+    """How they are repaired."""
     recorded: Recorded | None = None
     gap: GapSeen | None = None
     other: Run | None = None
@@ -109,11 +111,18 @@ class Facts:
     enabled: bool = True
     earlier: JobDefinition | None = None
     """The times that the job had at ``at``, where they were others and the audit still has them."""
+    then: Jitter | None = None
+    """The times that it had at ``at``, read; None: nobody knows them."""
     edited: Act | None = None
     """Who changed its times after that."""
     deleted: Act | None = None
     paused: Act | None = None
     """Who paused it last before ``at``."""
+    active: Sequence[Run] = ()
+    """Its runs that are not finished, those under way first; the first few of ``active_count``."""
+    active_count: int = 0
+    last_end: datetime | None = None
+    """When its last run ended, from which `after` counts."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,8 @@ class Why:
     at: datetime
     outcome: Outcome
     text: str
+    about: str = ""
+    """The instant that the answer is about: in the job's zone, and in UTC where that is another."""
     occurrence: datetime | None = None
     """The occurrence (or the run's instant) that the answer is about; None: there is none."""
     due_at: datetime | None = None
@@ -147,6 +158,12 @@ def local(at: datetime, facts: Facts) -> str:
 def moment(at: datetime, facts: Facts) -> str:
     """The same to the second: for what somebody did at some time."""
     return local(at.replace(microsecond=0), facts)
+
+
+def both(at: datetime, facts: Facts) -> str:
+    """``2026-03-29 03:00:00 CEST (2026-03-29T01:00:00Z)``; the second only where the zone is not UTC."""
+    shown = local(at, facts)
+    return shown if facts.zone.key == "UTC" else f"{shown} ({utc(at)})"
 
 
 def length(span: timedelta) -> str:

@@ -1,0 +1,52 @@
+"""The answer to ``now``: how a job stands, when it is due next, and what it has under way."""
+
+from __future__ import annotations
+
+from celery_sched.model import Job, JobStatus, Run
+from celery_sched.rules.why.nothing import deleted, due, inactive, unreadable
+from celery_sched.rules.why.runs import Answer
+from celery_sched.rules.why.times import pending
+from celery_sched.rules.why.words import Facts, Outcome, command, local, moment, utc
+
+_UNDER_WAY = {"running": Outcome.RUNNING, "dispatched": Outcome.WAITING, "queued": Outcome.WAITING}
+
+
+def of_now(facts: Facts) -> Answer:
+    """The job's status and its reason; of an active one when it is due next; its runs that are not over."""
+    job = facts.job
+    if job is None:
+        return deleted(facts)
+    outcome, said, steps = _of_status(facts, job)
+    for run in facts.active:
+        said.append(_shown(run, facts))
+        if run.status != "running":
+            steps = [*steps, command("why", job.name, utc(run.scheduled_for))]
+    more = facts.active_count - len(facts.active)
+    if more > 0:
+        said.append(f"{more} more {'wait' if more > 1 else 'waits'}")
+    if outcome is Outcome.FUTURE and facts.active:
+        outcome = _UNDER_WAY[facts.active[0].status]
+    return outcome, said, steps
+
+
+def _of_status(facts: Facts, job: Job) -> Answer:
+    if job.status is not JobStatus.ACTIVE:
+        outcome, said, steps = inactive(facts, job)
+        return outcome, [*said, *([f"to repair it: {facts.remedy}"] if facts.remedy else [])], steps
+    if facts.times is None:
+        return unreadable(facts, job)
+    waits = pending(facts)
+    if waits is None:  # `after`, whose run is not over
+        return Outcome.FUTURE, ["the job is active: it is due again when its run is over"], []
+    outcome, said, steps = due(
+        facts, job, waits, f"the job is active, and its next occurrence is {local(waits, facts)}"
+    )
+    return outcome, said, steps
+
+
+def _shown(run: Run, facts: Facts) -> str:
+    of = f"run {run.id} (of {local(run.scheduled_for, facts)})"
+    if run.status == "running" and run.started_at is not None:
+        on = "" if run.worker is None else f" on {run.worker}"
+        return f"{of} is running since {moment(run.started_at, facts)}{on}"
+    return f"{of} is {run.status} since {moment(run.dispatched_at or run.queued_at, facts)}"
