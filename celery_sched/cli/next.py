@@ -146,7 +146,8 @@ def of_job(ctx: click.Context, name: str, start: str | None, count: int) -> Foun
     job = client_of(ctx).get(name)
     definition = job.definition
     if start is not None:
-        times, zone = jitter_for(definition, job.anchor), check_zone(definition.timezone)
+        with named(name):
+            times, zone = jitter_for(definition, job.anchor), check_zone(definition.timezone)
         begin = read_start(start, definition.timezone)
         return Found(zone, times, begin, preview.upcoming(times.schedule, begin, count))
     if job.status is not JobStatus.ACTIVE:
@@ -160,7 +161,7 @@ def coming(job: Job, now: datetime, count: int) -> Found:
     :raises InvalidValue: its schedule cannot be read any more.
     """
     definition = job.definition
-    with named(name):
+    with named(job.name):
         times = jitter_for(definition, job.anchor)
     zone = check_zone(definition.timezone)
     if job.status is not JobStatus.ACTIVE:
