@@ -36,7 +36,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.model import Job, JobDefinition, JobStatus
 from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.schedules import check_zone
-from celery_sched.rules.upcoming import TIMES, jitter_for
+from celery_sched.rules.upcoming import TIMES, jitter_for, remedy
 
 SHOWN_INSTANTS = 5
 HOURS = 24
@@ -133,7 +133,8 @@ def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
     try:
         following = next_instants(job, SHOWN_INSTANTS)
     except InvalidValue as error:  # broken since it was planned last: all the rest can be shown
-        say(f"Warning: {name} will be in error when it is due: {error}", colour="yellow")
+        repair = f"To repair it: {remedy(name, error)}"
+        say(f"Warning: {name} will be in error when it is due: {error} {repair}", colour="yellow")
         following = []
     if as_json:
         print_json({**job_json(job), "next": [instant(when) for when in following]})

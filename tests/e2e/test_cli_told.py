@@ -36,6 +36,40 @@ def test_a_file_that_is_no_database(migrated: Deployment, command: str) -> None:
     assert str(file) in said
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["resume", "job"], 2),
+        (["next", "--job", "job"], 2),
+        (["next", "--job", "job", "--from", "2026-01-01"], 2),
+        (["backfill", "job", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"], 2),
+        (["why", "job", "now"], 0),
+    ],
+)
+def test_a_zone_that_vanished(migrated: Deployment, command: list[str], code: int) -> None:
+    """What needs the job's times names the job, the zone, and the command that repairs it."""
+    add = (
+        "jobs",
+        "add",
+        "job",
+        "--task",
+        "celery_sched.ping",
+        "--schedule",
+        "@daily",
+        "--tz",
+        "Europe/Berlin",
+    )
+    assert 0 == migrated.sched(*add).code
+    assert 0 == migrated.sched("pause", "job").code
+    with closing(sqlite3.connect(migrated.home / "sched.sqlite3")) as database, database:
+        database.execute("UPDATE sched_job SET timezone = 'Mars/Base'")
+    answer = migrated.sched(*command)
+    said = answer.out + answer.err
+    assert (code, False) == (answer.code, "Traceback" in said), said
+    told = ("'Mars/Base' is refused", "sched jobs edit job --tz ZONE", "job")
+    assert [] == [word for word in told if word not in said], said
+
+
 def test_names_that_are_not_there(migrated: Deployment) -> None:
     """The last part of a name finds the job; what is like nothing is told where to look."""
     name = "billing.jobs.collect"
