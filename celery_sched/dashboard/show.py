@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from celery_sched.cli.jobs import calendars
 from celery_sched.cli.output import distance, plain, short
-from celery_sched.cli.preview import local_text
+from celery_sched.cli.preview import Shown, local_text
+from celery_sched.cli.preview import remark as remark_on
 from celery_sched.durations import format_duration
 from celery_sched.model import Attempt, Backfill, BackfillStatus, Job, JobDefinition, JobStatus, Run
 from celery_sched.rules.transitions import RunStatus
@@ -226,6 +227,11 @@ def outcomes(backfill: Backfill) -> str:
         "left as they were": backfill.left,
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def remark(one: Shown, zone: ZoneInfo) -> str:
+    """Why an occurrence is where it is, and when its run is due by the job's jitter."""
+    return remark_on(one, zone)
 
 
 def clock(value: datetime, zone: ZoneInfo) -> str:

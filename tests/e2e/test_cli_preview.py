@@ -46,6 +46,17 @@ def test_details_are_json(deployment: Deployment) -> None:
     )
 
 
+def test_the_end_of_max_runs_is_no_end_of_the_schedule(migrated: Deployment) -> None:
+    """Of a job that has few runs left nothing is looked for beyond them: its calendar may exclude no more."""
+    made = migrated.sched(
+        *("jobs", "add", "thrice", "--task", "celery_sched.ping", "--schedule", "0 3 * * *"),
+        *("--max-runs", "3", "--exclude", "dates:2020-01-01"),
+    )
+    assert 0 == made.code, made.err
+    answer = migrated.sched("next", "--job", "thrice")
+    assert (4, "After that it has had its 3 runs.\n") == (len(answer.out.splitlines()), answer.err)
+
+
 TIMES = (
     *("--tz", "Europe/Berlin", "--start-at", "2030-04-01T00:00", "--end-at", "2030-06-30", "--jitter", "10m"),
     *("--exclude", "holidays:DE", "--exclude", "weekly:sat,sun", "--on-excluded", "next_business_day"),
