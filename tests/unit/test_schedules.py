@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from celery_sched.errors import InvalidValue
 from celery_sched.rules.schedules import Schedule, between, check_zone, count_in, latest_in, parse
+from celery_sched.rules.schedules.zones import SUMMER
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -177,11 +178,21 @@ def test_other_types_are_refused(value: object) -> None:
         parse(value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("name", "zone"), SUMMER.items())
+def test_the_names_of_summer_time(name: str, zone: str) -> None:
+    """Each is what the clocks of its zone show in one half of the year, and no zone's own name."""
+    assert name in {datetime(2026, month, 10, tzinfo=check_zone(zone)).tzname() for month in (1, 7)}
+    with pytest.raises(InvalidValue):
+        check_zone(name)
+
+
 @pytest.mark.parametrize(
     ("tz", "says"),
     [
         ("Europe/Berln", "Did you mean Europe/Berlin"),
         ("berlin", "Did you mean Europe/Berlin"),
+        ("CEST", "CEST is summer time, for example in Europe/Berlin: name the city's zone"),
+        ("pdt", "PDT is summer time, for example in America/Los_Angeles"),
         ("New York", "Did you mean America/New_York"),
         ("europe/berlin", "Did you mean Europe/Berlin"),
         ("+02:00", "Etc/GMT-2"),

@@ -9,6 +9,10 @@ from celery_sched.rules.schedules import parse
 
 REFUSED = [
     *[
+        ("CRON_TZ=Asia/Tokyo 0 9 * * 1-5", r"schedule '0 9 \* \* 1-5': --tz Asia/Tokyo \(in code timezone="),
+        ("TZ=UTC @daily | @hourly", "--tz UTC"),
+    ],
+    *[
         ("60 * * * *", "minute is 0-59"),
         ("* 24 * * *", "hour is 0-23"),
         ("* * 0 * *", "day-of-month is 1-31"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -20,6 +21,8 @@ from celery_sched.rules.schedules.union import MOST_MEMBERS, union
 from celery_sched.rules.schedules.zones import EPOCH, check_zone, instant_of_wall
 
 SHORTEST = timedelta(seconds=1)
+_ZONED = re.compile(r"(?:CRON_)?TZ=(\S+)\s*(.*)", re.IGNORECASE | re.DOTALL)
+"""How crontabs and other schedulers name a zone."""
 FORMS = (
     'a schedule is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m" (fixed rate), '
     '"after 5m" (delay from the end of the last run), "once 2026-01-01T09:00:00Z", '
@@ -59,6 +62,10 @@ def parse(
         raise InvalidValue("day_mode", day_mode, allowed)
     reader = _Reader(zone.key, name, anchor, cast("Dst", dst), cast("DayMode", day_mode))
     text = text.strip()
+    if (prefixed := _ZONED.match(text)) is not None:
+        zoned, rest = prefixed.groups()
+        hint = f"Give the zone beside the schedule {rest!r}: --tz {zoned} (in code timezone={zoned!r})."
+        raise InvalidValue("schedule", text, "a time zone does not belong into its text", hint)
     return reader.union(text) if "|" in text else reader.one(text)
 
 

@@ -17,6 +17,25 @@ from celery_sched.errors import InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = 86_400
+SUMMER = {
+    "CEST": "Europe/Berlin",
+    "BST": "Europe/London",
+    "WEST": "Europe/Lisbon",
+    "EEST": "Europe/Helsinki",
+    "EDT": "America/New_York",
+    "CDT": "America/Chicago",
+    "MDT": "America/Denver",
+    "PDT": "America/Los_Angeles",
+    "AKDT": "America/Anchorage",
+    "HDT": "America/Adak",
+    "ADT": "America/Halifax",
+    "NDT": "America/St_Johns",
+    "IDT": "Asia/Jerusalem",
+    "AEDT": "Australia/Sydney",
+    "ACDT": "Australia/Adelaide",
+    "NZDT": "Pacific/Auckland",
+}
+"""What people read off a clock in summer, and take for the name of a zone -> a zone that has it."""
 
 
 def check_zone(tz: object) -> ZoneInfo:
@@ -33,6 +52,9 @@ def check_zone(tz: object) -> ZoneInfo:
 
 
 def _nearest(tz: str) -> str:
+    summer = SUMMER.get(tz.strip().upper())
+    if summer is not None:
+        return f"{tz.strip().upper()} is summer time, for example in {summer}: name the city's zone."
     names = _zone_names()
     wanted = tz.strip().casefold().replace(" ", "_")
     found = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)

@@ -32,7 +32,10 @@ def of_now(facts: Facts) -> Answer:
 def _of_status(facts: Facts, job: Job) -> Answer:
     if job.status is not JobStatus.ACTIVE:
         outcome, said, steps = inactive(facts, job)
-        return outcome, [*said, *([f"to repair it: {facts.remedy}"] if facts.remedy else [])], steps
+        if facts.unreadable is not None:  # a job in error says why by its reason
+            said += [] if facts.unreadable in (job.status_reason or "") else [facts.unreadable]
+            said.append(f"to repair it: {facts.remedy}")
+        return outcome, said, steps
     if facts.times is None:
         return unreadable(facts, job)
     waits = pending(facts)
