@@ -358,6 +358,14 @@ class BackfillPreview:
     last: datetime
     by_status: Mapping[str, int]
     """Runs that its occurrences have already."""
+    timezone: str
+    """The job's."""
+    new: int
+    """Occurrences that would get a run."""
+    again: int
+    """Runs that would be carried out again, as a new attempt."""
+    left: Mapping[str, int]
+    """The runs that would be left as they are, by status; ``unplanned``: what the schedule is to plan yet."""
 
 
 @dataclass(frozen=True)

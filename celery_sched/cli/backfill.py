@@ -8,12 +8,13 @@ import click
 
 from celery_sched.cli import Refused, did_you_mean
 from celery_sched.cli.access import actor, app_argument, client_of
-from celery_sched.cli.output import coloured, instant, json_option, local, plain, print_json, print_table, say
+from celery_sched.cli.output import coloured, in_zone, json_option, local, plain, print_json, print_table, say
 from celery_sched.cli.progress import NOBODY, watch
 from celery_sched.cli.run import scheduler_alive
 from celery_sched.errors import InvalidValue, NotFound
 from celery_sched.model import Backfill, BackfillPreview, BackfillStatus, Reprocess
 from celery_sched.rules.backfill import MOST_CONCURRENT
+from celery_sched.rules.schedules import check_zone
 
 if TYPE_CHECKING:
     from celery_sched.client import Client
@@ -66,11 +67,11 @@ def backfill_command(
         if as_json:
             print_json(plain(preview))
         else:
-            for line in described(preview, max_concurrent):
+            for line in described(preview, max_concurrent, "would run", "leave"):
                 click.echo(line)
         return
     made = client.backfill(job, start, end, by=actor(), **options)
-    for line in described(preview, max_concurrent):
+    for line in described(preview, max_concurrent, "runs", "leaves"):
         say(line)
     if detach:
         print_backfill(made, as_json)
@@ -139,17 +140,19 @@ def find(client: Client, wanted: str) -> Backfill:
     raise InvalidValue("BACKFILL", wanted, f"{len(found)} backfills begin so", "See: sched backfills.")
 
 
-def described(preview: BackfillPreview, max_concurrent: int) -> list[str]:
+def described(preview: BackfillPreview, max_concurrent: int, runs: str, leaves: str) -> list[str]:
     """What is going to be done, in words."""
     many = "1 occurrence" if preview.total == 1 else f"{preview.total} occurrences"
-    span = instant(preview.first)
+    zone = check_zone(preview.timezone)
+    span = f"at {in_zone(preview.first, zone)}"
     if preview.total > 1:
-        span = f"from {span} to {instant(preview.last)}"
-    lines = [f"{preview.job}: {many}, {span}, {max_concurrent} at a time"]
-    if preview.by_status:
-        known = ", ".join(f"{count} {status}" for status, count in sorted(preview.by_status.items()))
-        lines.append(f"runs there are already: {known}")
-    return lines
+        span = f"from {in_zone(preview.first, zone)} to {in_zone(preview.last, zone)}"
+    left = ", ".join(f"{status} {count}" for status, count in sorted(preview.left.items()))
+    kept = f"{sum(preview.left.values())}{f' ({left})' if left else ''}"
+    return [
+        f"{preview.job}: {many}, {span}, {max_concurrent} at a time",
+        f"{runs} {preview.new} new, {preview.again} again, {leaves} {kept}",
+    ]
 
 
 def follow(ctx: click.Context, client: Client, made: Backfill, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -165,6 +166,12 @@ def coloured(status: str | None) -> tuple[str, str]:
 def local(value: datetime | None) -> str:
     """An instant in the zone of this machine, which is named: ``2026-01-31 09:00:00 CET``."""
     return "" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def in_zone(value: datetime, zone: ZoneInfo) -> str:
+    """An instant in a zone, with six digits more where it has a fraction."""
+    shown = value.astimezone(zone)
+    return f"{shown:%Y-%m-%d %H:%M:%S}{f'{shown:.%f}' if shown.microsecond else ''} {shown:%Z}"
 
 
 def distance(value: datetime, now: datetime) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -19,12 +20,17 @@ from celery_sched.model import (
     Reprocess,
     RunId,
 )
+from celery_sched.rules.backfill import foresee
 from celery_sched.rules.transitions import ACTIVE, RunStatus
 from celery_sched.rules.upcoming import named, schedule_of
+from celery_sched.rules.why.asked import has
 from celery_sched.steps.stop import stop
 from celery_sched.store import backfills, jobs, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run as run_table
+
+LOOKED = 10_000
+"""Runs that a preview looks at one by one."""
 
 
 class Backfills(Base):
@@ -96,11 +102,17 @@ class Backfills(Base):
 
         def work(tx: Tx, now: datetime) -> BackfillPreview:
             row = self._row(tx, name)
-            ranges.reprocess(reprocess)
+            reading = ranges.reprocess(reprocess)
             first, last, total = _asked(tx, now, row, from_at, to_at, max_concurrent)
             begin, end = ranges.ends(row, first, last)
-            counts = runs.count_occurrences(tx, JobId(row.id), begin, end)
-            return BackfillPreview(name, total, begin, end, counts)
+            standing = _standing(tx, row, begin, end)
+            counts: dict[str, int] = {}
+            for status, _, count in standing:
+                counts[status] = counts.get(status, 0) + count
+            seen = foresee(total, standing, ranges.unplanned(row, end), reading)
+            return BackfillPreview(
+                name, total, begin, end, counts, row.timezone, seen.new, seen.again, seen.left
+            )
 
         return self._database.read(work)
 
@@ -166,6 +178,20 @@ class Backfills(Base):
         if row is None:
             raise NotFound("backfill", backfill_id, "See: sched backfills.")
         return backfills.from_row(row, backfills.count_runs(tx, [backfill_id]).get(backfill_id, {}))
+
+
+def _standing(tx: Tx, row: Any, first: datetime, last: datetime) -> list[tuple[str, bool, int]]:
+    """The runs of a job's occurrences in a range: status, ever started, how many.
+
+    Where its times were changed since, what ran by other times is told apart, up to ``LOOKED`` runs.
+    """
+    if row.timing_since is not None and row.timing_since >= first:
+        found = backfills.each_in(tx, JobId(row.id), first, last, LOOKED + 1)
+        if len(found) <= LOOKED:
+            schedule = schedule_of(row)
+            kept = [(status, ever) for at, status, ever in found if has(schedule, at)]
+            return [(status, ever, count) for (status, ever), count in Counter(kept).items()]
+    return backfills.standing_in(tx, JobId(row.id), first, last)
 
 
 def _asked(

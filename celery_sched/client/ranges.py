@@ -8,12 +8,12 @@ from typing import Any
 
 from celery_sched.client.base import near
 from celery_sched.errors import InvalidValue
-from celery_sched.model import Overlap, Reprocess
+from celery_sched.model import JobStatus, Overlap, Reprocess
 from celery_sched.rules import readers
 from celery_sched.rules.backfill import MOST, MOST_CONCURRENT
 from celery_sched.rules.schedules import check_zone
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
-from celery_sched.rules.upcoming import schedule_of
+from celery_sched.rules.upcoming import jitter_of, schedule_of
 
 INSTANT = timedelta(microseconds=1)
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -44,6 +44,14 @@ def ends(row: Any, first: datetime, last: datetime) -> tuple[datetime, datetime]
     if begin is None or end is None:
         raise AssertionError("a range that has occurrences has a first and a last one")
     return begin, end
+
+
+def unplanned(row: Any, last: datetime) -> int:
+    """How many occurrences up to ``last`` an active job (its row) is still to plan: left to its schedule."""
+    if row.status != JobStatus.ACTIVE or row.next_run_at is None:
+        return 0
+    undecided = jitter_of(row).occurrence_of(row.next_run_at)
+    return schedule_of(row).count_in(undecided - INSTANT, last) if undecided <= last else 0
 
 
 def occurrences(

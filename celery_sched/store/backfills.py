@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 
 from celery_sched.model import Backfill, BackfillId, BackfillStatus, JobId, Reprocess
 from celery_sched.rules.transitions import ACTIVE, FAILURES, HELD, RunStatus
@@ -14,6 +14,8 @@ from celery_sched.store.engine import Tx
 from celery_sched.store.tables import backfill, job, run
 
 RUNNING = BackfillStatus.RUNNING.value
+_EARLIER = run.c.retries + run.c.retried + run.c.requeued
+"""A retry leaves nothing of the attempt before in the run's row but these counts."""
 
 
 def add(tx: Tx, row: Mapping[str, Any]) -> None:
@@ -82,14 +84,44 @@ def standing(tx: Tx, keys: Sequence[str]) -> dict[str, tuple[str, bool]]:
     """Occurrence key -> the status of its run, and whether its body ever started."""
     if not keys:
         return {}
-    # a retry leaves nothing of the attempt before in the row but these counts
-    earlier = run.c.retries + run.c.retried + run.c.requeued
     rows = tx.execute(
-        select(run.c.occurrence_key, run.c.status, run.c.started_at, earlier.label("earlier")).where(
+        select(run.c.occurrence_key, run.c.status, run.c.started_at, _EARLIER.label("earlier")).where(
             run.c.occurrence_key.in_(keys)
         )
     )
     return {row.occurrence_key: (row.status, row.started_at is not None or row.earlier > 0) for row in rows}
+
+
+def standing_in(tx: Tx, job_id: JobId, first: datetime, last: datetime) -> list[tuple[str, bool, int]]:
+    """The runs of a job's occurrences in [first, last]: status, whether the body ever started, how many."""
+    started = case((run.c.started_at.is_not(None) | (_EARLIER > 0), 1), else_=0).label("started")
+    rows = tx.execute(
+        select(run.c.status, started, func.count())
+        .where(*_of_range(job_id, first, last))
+        .group_by(run.c.status, started)
+    )
+    return [(status, bool(ever), int(count)) for status, ever, count in rows]
+
+
+def each_in(
+    tx: Tx, job_id: JobId, first: datetime, last: datetime, limit: int
+) -> list[tuple[datetime, str, bool]]:
+    """The same, one by one, at most ``limit``: of what instant, status, whether the body ever started."""
+    rows = tx.execute(
+        select(run.c.scheduled_for, run.c.status, run.c.started_at, _EARLIER.label("earlier"))
+        .where(*_of_range(job_id, first, last))
+        .limit(limit)
+    )
+    return [(row.scheduled_for, row.status, row.started_at is not None or row.earlier > 0) for row in rows]
+
+
+def _of_range(job_id: JobId, first: datetime, last: datetime) -> list[ColumnElement[bool]]:
+    return [
+        run.c.job_id == job_id,
+        run.c.scheduled_for >= first,
+        run.c.scheduled_for <= last,
+        run.c.occurrence_key.is_not(None),
+    ]
 
 
 def overlapping(tx: Tx, job_id: JobId, first: datetime, last: datetime) -> Row[Any] | None:

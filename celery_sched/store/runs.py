@@ -285,21 +285,6 @@ def count_by_status(tx: Tx, app: str) -> dict[str, int]:
     return {status: int(count) for status, count in rows}
 
 
-def count_occurrences(tx: Tx, job_id: JobId, first: datetime, last: datetime) -> dict[str, int]:
-    """Status -> how many of a job's occurrences in [first, last] have a run of that status."""
-    rows = tx.execute(
-        select(run.c.status, func.count())
-        .where(
-            run.c.job_id == job_id,
-            run.c.scheduled_for >= first,
-            run.c.scheduled_for <= last,
-            run.c.occurrence_key.is_not(None),
-        )
-        .group_by(run.c.status)
-    )
-    return {status: int(count) for status, count in rows}
-
-
 def newest(
     tx: Tx, app: str, *, job_name: str | None, status: str | None, limit: int, match: Any = None
 ) -> list[Run]:

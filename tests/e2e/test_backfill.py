@@ -180,7 +180,7 @@ def test_failures_are_told_and_made_good(ready: Deployment) -> None:
         assert ("done", 60, 0) == tuple(failed.json[name] for name in ("status", "failed", "succeeded"))
         (ready.folder / "failing").unlink()
         planned = ready.sched(*arguments, "--dry-run")
-        assert (0, True) == (planned.code, "runs there are already: 60 failed" in planned.out)
+        assert (0, True) == (planned.code, "would run 0 new, 0 again, leave 60 (failed 60)" in planned.out)
         good = ready.sched(*arguments, "--reprocess", "failed", timeout=PATIENCE)
         assert (0, True) == (good.code, "60 succeeded" in good.out), good.err
     assert expected(1) + expected(2) == bodies(ready)
@@ -191,8 +191,14 @@ def test_without_a_scheduler(migrated: Deployment) -> None:
     """It is kept, and said aloud that nobody is there; what is wrong is refused with exit code 2."""
     (migrated.folder / "tasks").mkdir()
     (migrated.folder / "tasks" / "__init__.py").write_text(TASKS)
-    added = migrated.sched("jobs", "add", "hello", "--task", "celery_sched.ping", "--schedule", "0 * * * *")
+    add = ("jobs", "add", "hello", "--task", "celery_sched.ping", "--schedule", "0 * * * *")
+    added = migrated.sched(*add, "--tz", "Asia/Tokyo")
     assert 0 == added.code, added.err
+    planned = migrated.sched("backfill", "hello", "--from", DAY, "--to", DAY, "--dry-run")
+    assert [
+        f"hello: 24 occurrences, from {DAY} 00:00:00 JST to {DAY} 23:00:00 JST, 1 at a time",
+        "would run 24 new, 0 again, leave 0",
+    ] == planned.out.splitlines()
     asked = migrated.sched("backfill", "hello", "--from", DAY, "--to", DAY, "--detach")
     assert (0, True) == (asked.code, "No scheduler is alive" in asked.err)
     assert "0 of 24" in asked.out

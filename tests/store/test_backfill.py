@@ -137,12 +137,16 @@ def test_what_has_a_run_already(bench: Bench, reprocess: str, attempts: list[int
     preview = bench.client.preview_backfill("job", FIRST, FIRST + 9 * HOUR)
     assert (10, FIRST, FIRST + 9 * HOUR) == (preview.total, preview.first, preview.last)
     assert {**dict.fromkeys(ends, 1), "cancelled": 2, "skipped": 1, "running": 1} == preview.by_status
+    preview = bench.client.preview_backfill("job", FIRST, FIRST + 9 * HOUR, reprocess=reprocess)
     made = bench.client.backfill("job", FIRST, FIRST + 9 * HOUR, reprocess=reprocess, max_concurrent=20)
     fill(bench, made)
     assert attempts == [bench.row(run_id).attempt for run_id in ids]
     done = bench.client.get_backfill(made.id)
     repeated = attempts.count(2)
     assert (10, 2, repeated, 8 - repeated) == (done.total, done.created, done.again, done.left)
+    assert (done.created, done.again, done.left) == (preview.new, preview.again, sum(preview.left.values()))
+    assert attempts.count(1) == sum(preview.left.values())
+    assert 1 == preview.left["running"]
     assert 10 == len(bench.scheduler.runs("job"))
     for run_id, attempt in zip(ids, attempts, strict=True):
         row = bench.row(run_id)
@@ -151,6 +155,33 @@ def test_what_has_a_run_already(bench: Bench, reprocess: str, attempts: list[int
             assert (made.id, -1, None) == (row.backfill_id, row.priority, row.stop_requested_at)
         else:
             assert None is row.backfill_id
+
+
+def test_a_preview_counts_by_the_times_of_now(bench: Bench) -> None:
+    """What ran by other times than the job has now is none of its occurrences; a zone is told beside it."""
+    hourly(bench, timezone="Europe/Berlin")
+    for hour in range(3):
+        settled(bench, hour, RunStatus.SUCCEEDED)
+    bench.client.edit("job", schedule="0 1-23/2 * * *")
+    preview = bench.client.preview_backfill("job", FIRST, FIRST + 4 * HOUR)
+    assert (3, 1, 0, {"succeeded": 2}) == (preview.total, preview.new, preview.again, preview.left)
+    assert "Europe/Berlin" == preview.timezone
+    made = bench.client.backfill("job", FIRST, FIRST + 4 * HOUR)
+    fill(bench, made)
+    done = bench.client.get_backfill(made.id)
+    assert (preview.new, preview.again, 2) == (done.created, done.again, done.left)
+
+
+def test_a_preview_leaves_what_the_schedule_is_to_plan(bench: Bench) -> None:
+    """What has come while nobody passed is the schedule's, not a backfill's; of a paused job it is not."""
+    hourly(bench)
+    bench.clock.advance(2.5 * HOUR)
+    asked = ("job", START - HOUR, START + 2 * HOUR)
+    preview = bench.client.preview_backfill(*asked)
+    assert (4, 2, {"unplanned": 2}) == (preview.total, preview.new, preview.left)
+    bench.client.pause("job")
+    preview = bench.client.preview_backfill(*asked)
+    assert (4, 4, {}) == (preview.total, preview.new, preview.left)
 
 
 def test_a_message_of_the_last_attempt_starts_nothing(bench: Bench) -> None:
