@@ -164,15 +164,21 @@ def coming(job: Job, now: datetime, count: int) -> Found:
     with named(job.name):
         times = jitter_for(definition, job.anchor)
     zone = check_zone(definition.timezone)
-    if job.status is not JobStatus.ACTIVE:
-        return Found(zone, times, now, preview.upcoming(times.schedule, now, count))
+    active = job.status is JobStatus.ACTIVE
+    pending = times.occurrence_of(job.next_run_at) if active and job.next_run_at is not None else None
     if times.schedule.kind == "after":
-        pending = [] if job.next_run_at is None else [times.occurrence_of(job.next_run_at)]
-        return Found(zone, times, now, pending, "nothing is known before its run has ended.")
-    if job.next_run_at is None:
+        over = (
+            "nothing is known before its run has ended."
+            if active
+            else f"nothing is known while it is {job.status.value}."
+        )
+        return Found(zone, times, now, [] if pending is None else [pending], over)
+    if not active:
+        found = preview.upcoming(times.schedule, now, count)
+    elif pending is None:
         return Found(zone, times, now)
-    first = times.occurrence_of(job.next_run_at)
-    found = [first, *preview.upcoming(times.schedule, first, count - 1)]
+    else:
+        found = [pending, *preview.upcoming(times.schedule, pending, count - 1)]
     if definition.max_runs is not None:
         left = max(definition.max_runs - job.planned_count, 0)
         if left < len(found):
