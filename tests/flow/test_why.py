@@ -182,8 +182,10 @@ def test_it_was_cancelled(stage: Stage) -> None:
     """By whom, why, and that it had not started."""
     stage.client.add("job", task="t", schedule="every 1h")
     step(stage, 60)
-    stage.client.cancel(only(stage), by="me", reason="wrong day")
-    said(stage, NOON + HOUR, Outcome.CANCELLED, "stopped by me: wrong day", "it had not started")
+    run_id = only(stage)
+    stage.client.cancel(run_id, by="me", reason="wrong day")
+    why = said(stage, NOON + HOUR, Outcome.CANCELLED, "stopped by me: wrong day", "it had not started")
+    assert [f"sched runs show {run_id}", f"sched retry {run_id}"] == list(why.next_steps)
 
 
 def test_it_waits_for_the_run_before(each_stage: Stage) -> None:
@@ -292,6 +294,17 @@ def test_a_run_by_hand_is_retried(stage: Stage) -> None:
     assert [f"sched runs show {run.id}", f"sched retry {run.id}"] == list(why.next_steps)
     assert 2 == stage.client.retry(run.id).attempt
     said(stage, NOON + 20 * MINUTE, Outcome.WAITING, "attempt 2")
+
+
+def test_a_run_by_hand_that_expired_is_retried(stage: Stage) -> None:
+    """Though there is an occurrence at that very time: what ran by hand is none of a backfill."""
+    stage.client.add("job", task="t", schedule="every 1m", expires="2m")
+    stage.client.pause("job")
+    stage.clock.advance(20 * MINUTE)
+    run = stage.client.run("job")
+    step(stage, 4)
+    why = said(stage, NOON + 20 * MINUTE, Outcome.SKIPPED, "expired", "by hand")
+    assert [f"sched runs show {run.id}", f"sched retry {run.id}"] == list(why.next_steps)
 
 
 def test_a_missed_run_of_after_is_retried(stage: Stage) -> None:
