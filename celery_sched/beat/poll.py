@@ -139,7 +139,7 @@ class Poll:
         if counts.dispatched and database.read(lambda tx, now: queue.any_ready(tx, self.config.app, now)):
             self._busy_until = time.monotonic() + BUSY_FOR
         if time.monotonic() < self._busy_until:
-            waits.append(BUSY)
+            waits.append(max(BUSY, elapsed))  # a poll that takes long is not made all the time
         next_in = min(waits, default=None)
         return Polled(counts, next_in)
 

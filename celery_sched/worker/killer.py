@@ -91,6 +91,8 @@ def _standing(board: Board, key: RunKey, patience: float) -> Kill | tuple[psutil
     process = _child(place.pid)
     stopped = None if process is None else _stop(process, patience)
     if process is None or stopped is None:
+        if board.find(key) is None:
+            return Kill.NOT_THERE  # it finished, and then the child ended, as one does after its last task
         kill_leftovers(place.pid)
         return Kill.GONE
     # what waits in the kernel has the stop signal ahead of it, before it runs another line of its own

@@ -29,6 +29,7 @@ def test_a_worker_tells_what_it_consumes(make_world: MakeWorld) -> None:
         "pool": "celery.concurrency.prefork:TaskPool",
         "concurrency": 2,
         "gate": True,
+        "kills": True,
     } == facts
     assert (worker.name, worker.process.pid) == (node.name, node.pid)
     read = lambda: world.database.read(lambda tx, now: nodes.every(tx, "flow"))  # noqa: E731
