@@ -81,21 +81,23 @@ def _parsed(path: Path) -> Any:
                 return tomllib.loads(text)
             case ".json":
                 return json.loads(text)
-        return _yaml(path).safe_load(text)
+        return _yaml(path, text)
     except ValueError as error:
-        raise InvalidValue("the job file", str(path), f"it is no {suffix[1:].upper()}: {error}") from error
-    except Exception as error:
-        if not type(error).__module__.startswith("yaml"):
+        if isinstance(error, InvalidValue):
             raise
-        raise InvalidValue("the job file", str(path), f"it is no YAML: {error}") from error
+        raise InvalidValue("the job file", str(path), f"it is no {suffix[1:].upper()}: {error}") from error
 
 
-def _yaml(path: Path) -> Any:
+def _yaml(path: Path, text: str) -> Any:
     try:
-        return importlib.import_module("yaml")
+        yaml = importlib.import_module("yaml")
     except ImportError as error:
         hint = "Run: pip install PyYAML. TOML and JSON need nothing."
         raise InvalidValue("the job file", str(path), "reading YAML needs PyYAML", hint) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidValue("the job file", str(path), f"it is no YAML: {error}") from error
 
 
 def _tables(path: Path, content: Any) -> list[dict[str, Any]]:

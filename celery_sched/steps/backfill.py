@@ -158,7 +158,7 @@ def _until(job_row: Any, to_at: datetime) -> datetime:
         return to_at
     try:
         undecided = jitter_of(job_row).occurrence_of(job_row.next_run_at)
-    except Exception as error:
+    except Exception as error:  # as above: whatever a calendar or a zone raises ends this backfill alone
         raise _Unusable(f"its job's schedule cannot be used: {error}") from error
     return min(to_at, undecided - INSTANT)
 
