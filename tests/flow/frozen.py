@@ -40,7 +40,10 @@ def main(folder: Path) -> None:
             board.enter(0, KEY, 1e9, 1e9)
             (mount / "file").write_text("waits in the kernel")
             os._exit(0)
-        while _state(pid) != "D":
+        deadline = time.monotonic() + 30
+        while (state := _state(pid)) != "D":
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the child does not wait in the kernel: it is {state!r}")
             time.sleep(0.01)
         logged: list[str] = []
         logging.getLogger("celery_sched.worker").addHandler(_Keep(logged))
