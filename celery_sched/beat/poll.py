@@ -32,8 +32,9 @@ from celery_sched.store.settle import Settlement, settle
 
 logger = logging.getLogger("celery_sched.beat")
 T = TypeVar("T")
-PLANS = 2
-"""Most plan batches in one poll: a burst never keeps the sweep and the claims waiting for long."""
+PLANS = (False, True)
+"""The plan batches of one poll, whether the latest due come first: a burst never keeps the sweep and the claims
+waiting for long, and neither the longest due nor those that are on time wait for all of it."""
 CLAIM_WITHIN = timedelta(seconds=GRACE / 2)
 """A claim begins at most this long after Redis granted its slots, and lasts no longer: both are one grace."""
 SOON = timedelta(milliseconds=20)
@@ -184,8 +185,12 @@ class Poll:
 
     def _plan(self, seen: Look, deadline: float, counts: Counts) -> bool:
         downtime = apps.downtime_of(seen.app)
-        for _ in range(PLANS):
-            done = self.runtime.database.run(lambda tx, now: plan(tx, now, self.config, downtime))
+        for latest_first in PLANS:
+            done = self.runtime.database.run(
+                lambda tx, now, latest=latest_first: plan(  # type: ignore[misc]
+                    tx, now, self.config, downtime, latest_first=latest
+                )
+            )
             failpoint("plan:committed")
             counts.planned += done.planned
             counts.skipped += done.skipped

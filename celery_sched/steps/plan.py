@@ -61,10 +61,13 @@ class _Made:
     replacing: Mapping[str, Any] | None = None
 
 
-def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None) -> Planned:
+def plan(
+    tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None, *, latest_first: bool = False
+) -> Planned:
     """Turn due occurrences into queued runs, whatever the cap.
 
-    ``downtime`` is the last one of all schedulers, for the reasons.
+    ``downtime`` is the last one of all schedulers, for the reasons. ``latest_first`` takes the jobs that came
+    due last, so that a herd that is late delays none that is on time.
 
     A job that replaces, one of whose active runs somebody has locked just now, is left to the next pass: a
     silent worker then delays this job and no other.
@@ -73,7 +76,7 @@ def plan(tx: Tx, now: datetime, config: Config, downtime: Downtime | None = None
     Locks: due jobs, then the active runs of those that replace (both skip locked), then the new runs.
     If it dies here: nothing was written; the next pass of any scheduler plans the same.
     """
-    rows = jobs.lock_due(tx, config.app, now, BATCH)
+    rows = jobs.lock_due(tx, config.app, now, BATCH, latest_first=latest_first)
     if not rows:
         return Planned()
     replacing = [JobId(row.id) for row in rows if row.overlap == Overlap.REPLACE]

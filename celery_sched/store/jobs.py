@@ -124,16 +124,19 @@ def lock_all(tx: Tx, app: str) -> Sequence[Row[Any]]:
     return tx.execute(select(job).where(job.c.app == app).order_by(job.c.id).with_for_update()).all()
 
 
-def lock_due(tx: Tx, app: str, now: datetime, limit: int) -> Sequence[Row[Any]]:
+def lock_due(
+    tx: Tx, app: str, now: datetime, limit: int, *, latest_first: bool = False
+) -> Sequence[Row[Any]]:
     """Due jobs, the longest due first, locked; those that another scheduler has locked are left to it.
 
     One statement, so that locked ones do not fill the batch and hide the others; as it waits for no lock, it
     need not take them in id order.
     """
+    due_at = job.c.next_run_at.desc() if latest_first else job.c.next_run_at
     return tx.execute(
         select(job)
         .where(job.c.app == app, job.c.status == JobStatus.ACTIVE.value, job.c.next_run_at <= now)
-        .order_by(job.c.next_run_at, job.c.id)
+        .order_by(due_at, job.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -350,17 +351,24 @@ def test_most_of_a_range_has_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert (23, 3, 0, 20) == (done.total, done.created, done.again, done.left)
 
 
+def polls_soon(bench: Bench) -> bool:
+    """Whether the next poll comes at once, as far as that goes: after no more than this one took."""
+    began = time.monotonic()
+    next_in = bench.scheduler.poll().next_in
+    return next_in is not None and next_in <= max(0.2, time.monotonic() - began)
+
+
 def test_it_polls_soon_only_while_runs_come(bench: Bench) -> None:
     """A backfill that makes runs is looked at again soon; one that waits for a long run costs nothing."""
     hourly(bench)
     bench.client.backfill("job", FIRST, FIRST + 3 * HOUR)
-    assert 0.2 >= (bench.scheduler.poll().next_in or 99)
+    assert polls_soon(bench)
     (key,) = bench.messages()
     assert Verdict.YOURS == bench.start(key).verdict
     bench.scheduler._poll._busy_until = 0.0
     assert 1 < (bench.scheduler.poll().next_in or 99)
     assert bench.finish(key).settled
-    assert 0.2 >= (bench.scheduler.poll().next_in or 99)
+    assert polls_soon(bench)
 
 
 def test_a_run_that_is_pruned_meanwhile_is_made_new(bench: Bench) -> None:
