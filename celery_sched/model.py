@@ -78,6 +78,9 @@ class Trigger(StrEnum):
     SCHEDULE = "schedule"
     MANUAL = "manual"
     BACKFILL = "backfill"
+    ON_LOST = "on_lost"
+    EVENT = "event"
+    NOTIFY = "notify"
 
 
 class Reprocess(StrEnum):
@@ -101,6 +104,8 @@ class Source(StrEnum):
 
     CODE = "code"
     OPERATOR = "operator"
+    SYSTEM = "system"
+    """The scheduler's own, made when it is first needed: what carries ``on_lost`` tasks, say."""
 
 
 class NodeKind(StrEnum):
@@ -165,9 +170,21 @@ class JobDefinition:
     """For idempotent jobs: a lost run is queued again at once, without counting as a retry."""
     pause_on_failure: int | None = None
     """So many failed runs in a row pause the job."""
+    exclusive: bool = False
+    """A worker that cannot renew the lease of a run ends it before anybody else may claim the next one."""
+    on_lost: str | None = None
+    """The task that puts right what a run that was lost, timed out or cancelled half-way has left behind."""
+    must_succeed_by: str | None = None
+    """``"06:00"`` in the job's zone, or an age (``"25h"``): an alert when no run has succeeded by then."""
     priority: int = 5
     """0 (last) to 9 (first)."""
     pool: str = "default"
+    weight: int = 1
+    """How many slots of its pool a run takes."""
+    concurrency_key: str | None = None
+    """A template over the arguments (``"customer:{customer_id}"``): at most ``key_limit`` runs of one key are
+    in flight, whatever their job."""
+    key_limit: int = 1
     run_immediately: bool = False
     enabled: bool = True
     description: str = ""

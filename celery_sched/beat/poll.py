@@ -33,8 +33,8 @@ from celery_sched.store.settle import Settlement, settle
 logger = logging.getLogger("celery_sched.beat")
 T = TypeVar("T")
 PLANS = (False, True)
-"""The plan batches of one poll, whether the latest due come first: a burst never keeps the sweep and the claims
-waiting for long, and neither the longest due nor those that are on time wait for all of it."""
+"""The plan batches of one poll, whether the latest due come first: a burst never keeps the sweep and the
+claims waiting for long, and neither the longest due nor those that are on time wait for all of it."""
 CLAIM_WITHIN = timedelta(seconds=GRACE / 2)
 """A claim begins at most this long after Redis granted its slots, and lasts no longer: both are one grace."""
 SOON = timedelta(milliseconds=20)

@@ -16,7 +16,10 @@ NULLABLE_DURATIONS = (
     *("misfire_grace", "expires", "max_runtime", "time_limit", "soft_time_limit", "heartbeat_timeout"),
     "jitter",
 )
-NULLABLE = (*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs", "pause_on_failure")
+NULLABLE = (
+    *(*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs", "pause_on_failure"),
+    *("on_lost", "must_succeed_by", "concurrency_key"),
+)
 LISTS = ("exclude", "retry_on", "give_up_on")
 
 TIMES_OPTIONS = (
@@ -77,8 +80,20 @@ DEFINITION_OPTIONS = (
     click.option("--give-up-on", multiple=True, metavar="EXCEPTION", help="Never retry on these; none."),
     click.option("--requeue/--no-requeue", default=None, help="A lost run is queued again at once."),
     click.option("--pause-on-failure", metavar="N", help="Pause after N failed runs in a row, or none."),
+    click.option("--exclusive/--no-exclusive", default=None, help="Never two runs, even for a moment."),
+    click.option("--on-lost", metavar="TASK", help="Puts right what a run cut short left behind, or none."),
+    click.option(
+        "--must-succeed-by", metavar="WHEN", help='Alert without a success by "06:00", or for "25h"; none.'
+    ),
     click.option("--priority", type=int, help="0 (last) to 9 (first); 5."),
     click.option("--pool", metavar="NAME", help="The pool whose slots its runs take (default)."),
+    click.option("--weight", type=int, help="How many slots a run takes (1)."),
+    click.option(
+        "--concurrency-key",
+        metavar="TEMPLATE",
+        help='Over the arguments, "customer:{customer_id}": --key-limit runs of one key at a time; none.',
+    ),
+    click.option("--key-limit", type=int, help="Most runs of one key in flight (1)."),
     click.option("--queue", metavar="NAME", help="The Celery queue, or none for the task's own."),
     click.option("--run-immediately/--no-run-immediately", default=None, help="First run at once."),
     click.option("--enabled/--disabled", default=None, help="Whether it is planned."),

@@ -173,6 +173,8 @@ def coming(job: Job, now: datetime, count: int) -> Found:
             else f"nothing is known while it is {job.status.value}."
         )
         return Found(zone, times, now, [] if pending is None else [pending], over)
+    if times.schedule.kind == "none":
+        return Found(zone, times, now, over="it has no times: it runs when an event comes, or by hand.")
     if not active:
         found = preview.upcoming(times.schedule, now, count)
     elif pending is None:

@@ -74,7 +74,7 @@ def occurrences(
             "What comes later is run by the schedule.",
         )
     schedule = schedule_of(row)
-    if schedule.kind == "after":
+    if schedule.kind in ("after", "none"):
         raise InvalidValue(
             "the backfill of job",
             row.name,

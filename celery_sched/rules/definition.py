@@ -86,6 +86,9 @@ def _check_limits(definition: JobDefinition) -> None:
     if definition.overlap is Overlap.REPLACE and definition.misfire is Misfire.ALL:
         allowed = "with overlap 'replace' it is once or skip: in a catch-up each run would replace the last"
         raise InvalidValue("misfire", definition.misfire.value, allowed, "Or choose overlap='queue'.")
+    if definition.exclusive and definition.overlap is Overlap.CONCURRENT:
+        allowed = "an exclusive job has one run at a time"
+        raise InvalidValue("overlap", definition.overlap.value, allowed, "Or take exclusive out.")
     first, longest = definition.retry_delay, definition.retry_max_delay
     if definition.retries and first > longest:
         allowed = f"at most retry_max_delay ({format_duration(longest)})"
@@ -138,8 +141,14 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "give_up_on": readers.exception_names,
     "requeue": readers.truth,
     "pause_on_failure": readers.optional_count(1, 1000),
+    "exclusive": readers.truth,
+    "on_lost": readers.optional_named(255),
+    "must_succeed_by": readers.deadline,
     "priority": readers.count(0, 9),
     "pool": readers.named(100),
+    "weight": readers.count(1, 1000),
+    "concurrency_key": readers.key_template,
+    "key_limit": readers.count(1, 1000),
     "run_immediately": readers.truth,
     "enabled": readers.truth,
     "description": readers.description,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from string import Formatter
 from typing import Any, NoReturn, TypeVar
 
-from celery_sched.durations import parse_duration
+from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.rules import calendars, schedules
 
@@ -26,6 +28,7 @@ LARGEST_CALENDARS = 256 * 1024
 LARGEST_INT = 10**300
 MESSAGE_OPTIONS = ("queue", "exchange", "routing_key", "priority", "headers")
 OUR_HEADERS = "sched_"
+TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 FIRST_YEAR, LAST_YEAR = 1971, 2999
 
 
@@ -153,6 +156,10 @@ def exception_names(value: Any, what: str) -> list[str]:
     return [str(name).removeprefix("builtins.") for name in names]
 
 
+def optional_named(longest: int) -> Callable[[Any, str], str | None]:
+    return lambda value, what: None if value is None else a_name(value, what, longest)
+
+
 def named(longest: int) -> Callable[[Any, str], str]:
     return lambda value, what: a_name(value, what, longest)
 
@@ -194,6 +201,37 @@ def truth(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue(what, value, "true or false")
     return value
+
+
+def deadline(value: Any, what: str) -> str | None:
+    """A time of day (``"06:00"``), or an age (``"25h"``) in its one form."""
+    if value is None:
+        return None
+    if isinstance(value, time):
+        value = f"{value:%H:%M}"  # what TOML makes of 06:00:00
+    if isinstance(value, str) and TIME_OF_DAY.fullmatch(value):
+        return value
+    try:
+        return format_duration(parse_duration(value, what))
+    except InvalidValue as error:
+        allowed = 'a time of day ("06:00", in the job\'s zone), or an age such as "25h"'
+        raise InvalidValue(what, value, allowed) from error
+
+
+def key_template(value: Any, what: str) -> str | None:
+    """A text with the names of keyword arguments, or the places of others, in braces."""
+    if value is None:
+        return None
+    template = a_name(value, what, 200)
+    allowed = 'a template such as "customer:{customer_id}" or "{0}", over the arguments of the task'
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise InvalidValue(what, value, allowed, f"It cannot be read: {error}.") from error
+    for _, name, form, conversion in parts:
+        if name is not None and (form or conversion or not (name.isidentifier() or name.isdecimal())):
+            raise InvalidValue(what, value, allowed)
+    return template
 
 
 def optional_duration(value: Any, what: str) -> timedelta | None:

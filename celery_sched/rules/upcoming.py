@@ -17,6 +17,7 @@ from celery_sched.rules.jitter import Jitter
 from celery_sched.rules.schedules import Schedule, check_zone, parse
 from celery_sched.rules.schedules.bounded import Bounded
 from celery_sched.rules.schedules.excluding import Excluding
+from celery_sched.rules.schedules.none import NONE
 
 TIMES = (
     *("schedule", "timezone", "dst", "day_mode", "start_at", "end_at", "max_runs", "jitter"),
@@ -126,7 +127,7 @@ def over(definition: JobDefinition, planned: int, ended: bool) -> str | None:
     """
     if definition.max_runs is not None and planned >= definition.max_runs:
         return f"max_runs ({definition.max_runs}) is reached"
-    if not ended:
+    if not ended or definition.schedule == NONE:
         return None
     if definition.end_at is not None:
         return f"no further occurrence up to end_at ({definition.end_at:%Y-%m-%d %H:%M:%S} UTC)"

@@ -37,7 +37,7 @@ from celery_sched.errors import DatabaseUnavailable, SchedulerError, SchemaMisma
 from celery_sched.store.engine import Database, Tx
 from celery_sched.store.tables import metadata
 
-HEAD = "0003"
+HEAD = "0004"
 """The revision this release works with."""
 VERSION_TABLE = "sched_version"
 """Not Alembic's own name: the database may be the application's, with migrations of its own."""

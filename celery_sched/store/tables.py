@@ -120,8 +120,17 @@ job = Table(
     Column("give_up_on", JSON, nullable=False, server_default=text("'[]'")),
     Column("requeue", Boolean(create_constraint=False), nullable=False, server_default=false()),
     Column("pause_on_failure", Integer),
+    Column("exclusive", Boolean(create_constraint=False), nullable=False, server_default=false()),
+    Column("on_lost", String(255)),
+    Column("must_succeed_by", String(50)),
+    Column("on", JSON(none_as_null=True)),  # what it subscribes to; a reserved word, quoted
+    Column("publishes", String(200)),
+    Column("notify", JSON(none_as_null=True)),  # NULL: as the settings say
     Column("priority", Integer, nullable=False),
     Column("pool", String(100), nullable=False),
+    Column("weight", Integer, nullable=False, server_default="1"),
+    Column("concurrency_key", String(255)),
+    Column("key_limit", Integer, nullable=False, server_default="1"),
     Column("run_immediately", Boolean(create_constraint=False), nullable=False),
     Column("description", Text, nullable=False),
     Column("source", String(20), nullable=False),
@@ -150,6 +159,8 @@ job = Table(
     Column("failures_in_row", Integer, nullable=False, server_default="0"),
     Column("last_run_at", Instant),
     Column("last_status", String(20)),
+    Column("last_success_at", Instant),
+    Column("overdue_since", Instant),  # the `must_succeed_by` that passed without a success
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     UniqueConstraint("app", "name"),
@@ -174,12 +185,16 @@ run = Table(
     Column("scheduled_for", Instant, nullable=False),
     Column("occurrence_key", String(64)),
     Column("backfill_id", String(36)),
+    Column("parent_id", String(36)),  # the run it was made for
+    Column("hops", Integer, nullable=False, server_default="0"),  # events on the way to it
     Column("status", String(20), nullable=False),
     Column("reason", String(1000)),
     Column("args", JSON),  # NULL: the job's, read when the run is claimed
     Column("kwargs", JSON),
     Column("pool", String(100), nullable=False),
     Column("priority", Integer, nullable=False),
+    Column("weight", Integer, nullable=False, server_default="1"),  # slots it takes; its job's when claimed
+    Column("concurrency_key", String(255)),
     Column("attempt", Integer, nullable=False, server_default="1"),
     Column("queued_at", Instant, nullable=False),
     Column("ready_at", Instant, nullable=False),
@@ -346,6 +361,93 @@ backfill = Table(
     Index(None, "app", "status"),
     CheckConstraint("max_concurrent >= 1", name="one_or_more"),
     CheckConstraint("(finished_at IS NULL) = (status = 'running')", name="finished_iff_ended"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+event = Table(
+    "sched_event",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app", String(100), nullable=False),
+    Column("topic", String(200), nullable=False),
+    Column("payload", JSON, nullable=False),
+    # anybody may insert a row with plain SQL: what follows need not be given
+    Column("key", String(200)),
+    Column("dedupe_key", String(200)),
+    Column("hops", Integer, nullable=False, server_default="0"),
+    Column("run_id", String(36)),  # the run that published it
+    Column("published_at", Instant),  # NULL: when it was fanned out, as far as is known
+    Column("fanned_out_at", Instant),  # NULL: not yet. The queue; there is no cursor
+    UniqueConstraint("app", "topic", "dedupe_key"),
+    Index(None, "app", "fanned_out_at"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+    sqlite_autoincrement=True,  # an id is never used again: delivery ids are made of it
+)
+
+subscription = Table(
+    "sched_subscription",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("replay", Boolean(create_constraint=False), nullable=False),  # older events are delivered too
+    UniqueConstraint("job_id"),
+    Index(None, "app"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+delivery = Table(
+    "sched_delivery",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("app", String(100), nullable=False),
+    Column("subscription_id", String(36), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("event_id", BigInteger, nullable=False),
+    Column("topic", String(200), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(1000)),
+    Column("run_id", String(36)),  # the run that carries it, with others when batched
+    Column("created_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    UniqueConstraint("subscription_id", "event_id"),
+    Index(None, "app", "status", "created_at"),
+    Index(None, "subscription_id", "status"),
+    Index(None, "run_id"),
+    Index(None, "app", "finished_at"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+notification = Table(
+    "sched_notification",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("app", String(100), nullable=False),
+    Column("kind", String(30), nullable=False),
+    Column("job_id", BigInteger),
+    Column("job", String(200)),
+    Column("about_run", String(36)),
+    Column("title", String(255), nullable=False),
+    Column("text", LongText, nullable=False),
+    Column("targets", JSON, nullable=False),
+    Column("dedupe_key", String(255), nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("reason", String(1000)),
+    Column("run_id", String(36)),  # the run that sends it
+    Column("created_at", Instant, nullable=False),
+    Column("seen_at", Instant),  # by somebody in the list
+    Index(None, "app", "status", "created_at"),
+    Index(None, "app", "dedupe_key", "created_at"),
+    Index(None, "app", "created_at"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

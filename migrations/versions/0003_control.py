@@ -44,6 +44,14 @@ def upgrade() -> None:
         needed(sa.Boolean(), "requeue", sa.false()),
         sa.Column("pause_on_failure", sa.Integer()),
         needed(sa.Integer(), "failures_in_row", "0"),
+        needed(sa.Boolean(), "exclusive", sa.false()),
+        sa.Column("on_lost", sa.String(255)),
+        sa.Column("must_succeed_by", sa.String(50)),
+        needed(sa.Integer(), "weight", "1"),
+        sa.Column("concurrency_key", sa.String(255)),
+        needed(sa.Integer(), "key_limit", "1"),
+        sa.Column("last_success_at", INSTANT),
+        sa.Column("overdue_since", INSTANT),
     )
     add_columns(
         "sched_run",
@@ -51,6 +59,9 @@ def upgrade() -> None:
         needed(sa.Integer(), "requeued", "0"),
         sa.Column("beat_at", INSTANT),
         sa.Column("start_by", INSTANT),
+        sa.Column("parent_id", sa.String(36)),
+        needed(sa.Integer(), "weight", "1"),
+        sa.Column("concurrency_key", sa.String(255)),
     )
     op.create_table(
         "sched_attempt",
@@ -80,8 +91,12 @@ def downgrade() -> None:
         "sched_job": (
             *("soft_time_limit", "heartbeat_timeout", "retries", "backoff", "retry_delay", "retry_max_delay"),
             *("retry_jitter", "retry_on", "give_up_on", "requeue", "pause_on_failure", "failures_in_row"),
+            *("exclusive", "on_lost", "must_succeed_by", "weight", "concurrency_key", "key_limit"),
+            *("last_success_at", "overdue_since"),
         ),
-        "sched_run": ("retried", "requeued", "beat_at", "start_by"),
+        "sched_run": (
+            *("retried", "requeued", "beat_at", "start_by", "parent_id", "weight", "concurrency_key"),
+        ),
     }
     for table, names in columns.items():
         for name in names:

@@ -176,7 +176,7 @@ def test_check_says_what_to_run(database: Database) -> None:
     schema.upgrade(url_of(database))
     database.read(lambda tx, now: schema.check(tx, "proj"))
     database.run(lambda tx, now: tx.execute(text("UPDATE sched_version SET version_num = '9999'")))
-    with pytest.raises(SchemaMismatch, match=r"at revision 9999.*needs 0003.*newer release"):
+    with pytest.raises(SchemaMismatch, match=r"at revision 9999.*needs 0004.*newer release"):
         database.read(lambda tx, now: schema.check(tx, "proj"))
     with pytest.raises(SchedulerError, match="9999"):
         schema.upgrade(url_of(database))
@@ -352,7 +352,8 @@ def test_missing_rights_are_named_postgresql(postgresql_url: str) -> None:
     grants = [
         f"CREATE ROLE {role} LOGIN",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
-        f"GRANT USAGE ON SEQUENCE sched_job_id_seq, sched_gap_id_seq TO {role}",
+        f"GRANT USAGE ON SEQUENCE sched_job_id_seq, sched_gap_id_seq, "
+        f"sched_event_id_seq, sched_notification_id_seq TO {role}",
         f"REVOKE DELETE ON sched_run FROM {role}",
         f"REVOKE ALL ON sched_pool FROM {role}",
     ]

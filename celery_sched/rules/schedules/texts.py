@@ -14,6 +14,7 @@ from celery_sched.rules.schedules.base import Schedule, as_utc
 from celery_sched.rules.schedules.cron import Dst, cron, quartz
 from celery_sched.rules.schedules.cronfields import LONGEST_TEXT, DayMode
 from celery_sched.rules.schedules.every import Every
+from celery_sched.rules.schedules.none import NONE, NoTimes
 from celery_sched.rules.schedules.once import Once
 from celery_sched.rules.schedules.rrule import rrule
 from celery_sched.rules.schedules.solar import solar
@@ -27,7 +28,7 @@ FORMS = (
     'a schedule is a cron expression such as "30 2 * * 1-5" or @daily, "every 5m" (fixed rate), '
     '"after 5m" (delay from the end of the last run), "once 2026-01-01T09:00:00Z", '
     '"rrule:FREQ=WEEKLY;BYDAY=MO" (RFC 5545), "solar:sunset@52.52,13.40", "quartz:0 0 9 ? * MON-FRI", '
-    "or several of these with | between"
+    'several of these with | between, or "none": it runs when an event comes, or by hand'
 )
 
 
@@ -62,6 +63,8 @@ def parse(
         raise InvalidValue("day_mode", day_mode, allowed)
     reader = _Reader(zone.key, name, anchor, cast("Dst", dst), cast("DayMode", day_mode))
     text = text.strip()
+    if text.lower() == NONE:
+        return NoTimes()
     if (prefixed := _ZONED.match(text)) is not None:
         zoned, rest = prefixed.groups()
         hint = f"Give the zone beside the schedule {rest!r}: --tz {zoned} (in code timezone={zoned!r})."
