@@ -43,7 +43,7 @@ def at(text: str) -> datetime:
 
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_every_example_is_a_schedule(text: str) -> None:
-    """Each text in a first column is parsed and is due some time after the page was written; ``none`` never is."""
+    """Each text in a first column is parsed and is due some time; ``none`` never is."""
     found = parse(text, tz="Europe/Berlin", name="example").next_after(at("2026-01-01T00:00Z"))
     assert (text == "none") == (found is None)
 
