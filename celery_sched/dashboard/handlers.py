@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -24,17 +24,19 @@ T = TypeVar("T")
 
 JOBS, JOB, RUN = "schedules", "schedule", "schedule_run"
 """Names of the addresses."""
-ACTIONS = ("run", "pause", "resume")
+JOB_ACTIONS = ("run", "pause", "resume")
+RUN_ACTIONS = ("cancel", "retry")
 REFRESH = 3.0
 """Seconds between two looks of an open page."""
 PATIENCE = 5.0
 """Seconds that a page waits for the database before it says that there is no answer."""
 THREADS = 4
 NO_AUTHENTICATION = (
-    "Run now, Pause and Resume are off because this Flower has no authentication. To turn them on, start it "
-    "with --basic-auth=USER:PASSWORD, or with --auth and --auth-provider (see Flower's documentation)."
+    "The buttons (Run now, Pause, Resume, Cancel, Run again) are off because this Flower has no "
+    "authentication. To turn them on, start it with --basic-auth=USER:PASSWORD, or with --auth and "
+    "--auth-provider (see Flower's documentation)."
 )
-READ_ONLY = "Run now, Pause and Resume are off because this Flower was started with --read-only."
+READ_ONLY = "The buttons (Run now, Pause, ...) are off because this Flower was started with --read-only."
 NO_NAME = "-"
 """In an address: the name is in the query."""
 NOT_CODED = (".", "..")
@@ -113,6 +115,37 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
     def check_token(self) -> None:
         """Refuse a form that did not come from our page; Flower asks some of its clients for no token."""
         RequestHandler.check_xsrf_cookie(self)
+
+    async def carry_out(
+        self, what: str, actions: Sequence[str], work: Callable[[str, str], str], back: str
+    ) -> None:
+        """Do what a button says, and say what was done: as JSON, or by going ``back`` there.
+
+        :param what: the job or run, for the log and as the link's text.
+        :param work: takes the action and who asks for it.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise HTTPError(403, "%s", refusal)
+        self.check_token()
+        action = self.get_body_argument("action", "")
+        if action not in actions:
+            raise HTTPError(400, "%s", f"action {action!r} is refused: it is one of {', '.join(actions)}.")
+        code, message = 200, ""
+        try:
+            message = await answers.once(partial(work, action, self.user()))
+        except SchedulerError as error:
+            code = {NotFound: 404, RunRefused: 409}.get(type(error), 503)
+            message = str(error)
+        logger.info("%s of %s by %s: %s", action, what, self.user(), message)
+        if "application/json" in self.request.headers.get("Accept", ""):
+            self.set_status(code)
+            self.finish({"ok": code == 200, "message": message})
+        elif code == 200:
+            self.redirect(back, status=303)
+        else:
+            self.set_status(code)
+            self.show("refused", message=message, what=what, back=back)
 
     def address(self, name: str) -> str:
         """The address of a job's page."""
@@ -193,32 +226,13 @@ class JobPage(Page):
     @authenticated
     async def post(self, path: str) -> None:
         """Carry out ``action``: run, pause or resume."""
-        refusal = self.refusal()
-        if refusal is not None:
-            raise HTTPError(403, "%s", refusal)
-        self.check_token()
-        name, action = self.job_name(path), self.get_body_argument("action", "")
-        if action not in ACTIONS:
-            raise HTTPError(400, "%s", f"action {action!r} is refused: it is one of {', '.join(ACTIONS)}.")
-        code, message = 200, ""
-        try:
-            message = await answers.once(partial(look.act, self.capp, name, action, self.user()))
-        except SchedulerError as error:
-            code = {NotFound: 404, RunRefused: 409}.get(type(error), 503)
-            message = str(error)
-        logger.info("%s of job %r by %s: %s", action, name, self.user(), message)
-        if "application/json" in self.request.headers.get("Accept", ""):
-            self.set_status(code)
-            self.finish({"ok": code == 200, "message": message})
-        elif code == 200:
-            self.redirect(self.reverse_url(JOBS), status=303)
-        else:
-            self.set_status(code)
-            self.show("refused", message=message, name=name)
+        name = self.job_name(path)
+        work = partial(look.act, self.capp, name)
+        await self.carry_out(f"job {name!r}", JOB_ACTIONS, work, self.address(name))
 
 
 class RunPage(Page):
-    """A run with its attempts."""
+    """A run with its attempts, and what may be done with it."""
 
     @authenticated
     async def get(self, run_id: str) -> None:
@@ -234,3 +248,9 @@ class RunPage(Page):
             problem = str(error)
             self.set_status(503)
         self.show("run", found=found, problem=problem, run_id=run_id)
+
+    @authenticated
+    async def post(self, run_id: str) -> None:
+        """Carry out ``action``: cancel or retry."""
+        work = partial(look.act_on_run, self.capp, RunId(run_id))
+        await self.carry_out(f"run {run_id}", RUN_ACTIONS, work, self.run_address(RunId(run_id)))

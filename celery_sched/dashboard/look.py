@@ -12,7 +12,8 @@ from typing import Any
 from celery_sched import runtime as runtimes
 from celery_sched.client import Client
 from celery_sched.errors import SchedulerError
-from celery_sched.model import Job
+from celery_sched.model import Job, RunId
+from celery_sched.rules.transitions import TERMINAL
 from celery_sched.runtime import Runtime
 from celery_sched.status import Status
 from celery_sched.store import job_forms, jobs, recent, schema
@@ -105,6 +106,24 @@ def act(app: Any, name: str, action: str, by: str) -> str:
             return f"{name} is paused"
         client.resume(name, by=by)
         return f"{name} is resumed"
+    except SQLAlchemyError as error:
+        raise refused(error) from error
+
+
+def act_on_run(app: Any, run_id: RunId, action: str, by: str) -> str:
+    """Cancel a run, or have it carried out again; return what was done, in words.
+
+    :raises SchedulerError: it cannot be done: no such run, it is not over yet, no database.
+    """
+    client = Client(ready(app))
+    try:
+        if action == "retry":
+            run = client.retry(run_id, by=by)
+            return f"{run.job}: the run is queued again, as attempt {run.attempt}"
+        run = client.cancel(run_id, by=by, reason="cancelled in Flower")
+        if run.status in TERMINAL:
+            return f"{run.job}: the run is {run.status}"
+        return f"{run.job}: the run is asked to stop; its worker ends it within one renewal of its lease"
     except SQLAlchemyError as error:
         raise refused(error) from error
 

@@ -99,7 +99,8 @@ def test_a_run_by_hand_from_click_to_result(browser: Browser, folder: Deployment
                 expect(page.locator("#sched-run-id")).to_have_text(failed.id)
                 tried = page.locator("#sched-attempts tbody tr")
                 expect(tried).to_have_count(1)
-                site.client.retry(failed.id)
+                page.get_by_role("button", name="Run again").click()
+                expect(page.locator(".toast")).to_contain_text("as attempt 2", timeout=PATIENCE)
                 expect(tried).to_have_count(2, timeout=PATIENCE)
                 expect(tried.first).to_contain_text("failed", timeout=PATIENCE)
                 expect(tried.nth(1)).to_contain_text("ValueError: as it was told")
@@ -285,13 +286,37 @@ def test_what_cannot_be_done_is_said(site: Site) -> None:
     assert (409, True) == (plain.code, "(overlap is 'skip')" in shown)
     site.client.cancel(run.id)
     without_script = site.act("held up", "run", Accept="text/html")
-    assert (303, "/schedules") == (without_script.code, without_script.headers["Location"])
+    assert (303, "/schedules/held%20up") == (without_script.code, without_script.headers["Location"])
     (latest, *_) = site.client.runs("held up")
     assert RunStatus.QUEUED == latest.status
     site.client.cancel(latest.id)
     site.client.delete("held up")
     audited = site.client._database.read(lambda tx, now: audit.newest(tx, "celery_sched", 20))
     assert ("flower:alice", "run", "held up") in {(line.actor, line.action, line.subject) for line in audited}
+
+
+def test_a_run_is_cancelled_and_run_again(browser: Browser, site: Site) -> None:
+    """Its page has the button that fits how it stands; what cannot be done is refused with the reason."""
+    site.client.add("by button", task="celery_sched.ping", schedule="0 3 1 1 *")
+    run = site.client.run("by button")
+    address = f"/schedules/run/{run.id}"
+    with opened(browser, site, address) as page:
+        expect(page.get_by_role("button", name="Run again")).to_have_count(0)
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#sched-run-status")).to_contain_text("cancelled", timeout=PATIENCE)
+        expect(page.locator("#sched-run-status")).to_contain_text("flower:alice")
+        page.get_by_role("button", name="Run again").click()
+        expect(page.locator("#sched-run-status")).to_contain_text("queued", timeout=PATIENCE)
+        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    again = site.client.get_run(run.id)
+    assert (RunStatus.QUEUED, 2) == (again.status, again.attempt)
+    assert 403 == site.ask(address, {"action": "retry"}).code
+    token = site.token()
+    form = {"action": "retry", "_xsrf": token}
+    refused = site.ask(address, form, {"Cookie": f"_xsrf={token}", "Accept": "application/json"})
+    assert (409, True) == (refused.code, "queued" in json.loads(refused.text)["message"])
+    site.client.cancel(run.id)
+    site.client.delete("by button")
 
 
 def test_an_unknown_job_is_not_found(site: Site) -> None:
