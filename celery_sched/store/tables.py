@@ -191,6 +191,7 @@ run = Table(
     Column("reason", String(1000)),
     Column("args", JSON),  # NULL: the job's, read when the run is claimed
     Column("kwargs", JSON),
+    Column("options", JSON(none_as_null=True)),  # its message's; NULL: the job's
     Column("pool", String(100), nullable=False),
     Column("priority", Integer, nullable=False),
     Column("weight", Integer, nullable=False, server_default="1"),  # slots it takes; its job's when claimed
@@ -422,6 +423,19 @@ delivery = Table(
     Index(None, "subscription_id", "status"),
     Index(None, "run_id"),
     Index(None, "app", "finished_at"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+)
+
+sensor = Table(
+    "sched_sensor",
+    metadata,
+    Column("job_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("app", String(100), nullable=False),
+    Column("seen", JSON, nullable=False),  # how far it has looked
+    Column("version", BigInteger, nullable=False),  # one more with each move: a compare-and-set
+    Column("updated_at", Instant, nullable=False),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

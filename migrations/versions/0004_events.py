@@ -1,4 +1,4 @@
-"""Events, the subscriptions of jobs, deliveries, notifications."""
+"""Events, the subscriptions of jobs, deliveries, what sensors have seen, notifications."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -95,6 +95,17 @@ def upgrade() -> None:
     add_index("sched_delivery", "run_id")
     add_index("sched_delivery", "app", "finished_at")
     op.create_table(
+        "sched_sensor",
+        sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("app", sa.String(100), nullable=False),
+        sa.Column("seen", sa.JSON(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_sched_sensor")),
+        if_not_exists=True,
+        **OPTIONS,
+    )
+    op.create_table(
         "sched_notification",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("app", sa.String(100), nullable=False),
@@ -121,7 +132,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("sched_notification", "sched_delivery", "sched_subscription", "sched_event"):
+    for table in ("sched_notification", "sched_sensor", "sched_delivery", "sched_subscription", "sched_event"):
         op.drop_table(table)
     op.drop_column("sched_run", "hops")
     for name in ("on", "publishes", "notify"):
