@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e import caps, faults, measurements, starving
+from tests.e2e import caps, faults, measurements, starving, storm
 from tests.e2e.launch import node_kind, start
 from tests.e2e.nodes import NodeFailed
 from tests.e2e.scale import FULL, SCALED
@@ -52,6 +52,7 @@ MEASUREMENTS: tuple[tuple[int, str, tuple[str, ...], Body], ...] = (
         )
         for kind in starving.KINDS
     ),
+    (11, "10,000 runs; workers, schedulers, Redis killed", ("postgres",), storm.no_slot_is_lost),
 )
 
 

@@ -23,11 +23,37 @@ class Scale:
     """Added to what is allowed, for the time a busy machine needs: starting processes, forking, logging."""
     lateness_floor: float
     """Lateness below this is no lateness: noise of the machine."""
+    storm: int
+    """Runs of measurement 11."""
+    calm: float
+    """Seconds between two of its kills."""
 
 
 SCALED = Scale(
-    lease=3, poll=0.5, window=15, every=1, slow=6, naps=1, outage=5, patience=10, lateness_floor=1.5
+    lease=3,
+    poll=0.5,
+    window=15,
+    every=1,
+    slow=6,
+    naps=1,
+    outage=5,
+    patience=10,
+    lateness_floor=1.5,
+    storm=400,
+    calm=1.5,
 )
 """For every test run."""
-FULL = Scale(lease=60, poll=1, window=60, every=5, slow=25, naps=5, outage=20, patience=5, lateness_floor=0.1)
+FULL = Scale(
+    lease=60,
+    poll=1,
+    window=60,
+    every=5,
+    slow=25,
+    naps=5,
+    outage=20,
+    patience=5,
+    lateness_floor=0.1,
+    storm=10_000,
+    calm=5,
+)
 """As the measurements are written: for script/measure."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import caps, faults, measurements, starving
+from tests.e2e import caps, faults, measurements, starving, storm
 from tests.e2e.site import Site
 
 pytestmark = pytest.mark.measure
@@ -68,3 +68,9 @@ def test_9_an_idle_worker_beside_a_hung_one(site: Site) -> None:
 def test_10_a_healthy_job_while_hung_ones_hold_every_slot(site: Site, kind: str) -> None:
     """Measurement 10: it waits for one lease (crashed), one max_runtime (silent), one timeout (beating)."""
     starving.healthy_beside_hung(site, kind)
+
+
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
+def test_11_no_slot_is_lost(site: Site) -> None:
+    """Measurement 11: workers, schedulers and Redis are killed under hundreds of runs: no slot is lost."""
+    storm.no_slot_is_lost(site)

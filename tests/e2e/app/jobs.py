@@ -67,6 +67,16 @@ def sleep(seconds: float) -> str:
 
 
 @shared_task
+def fails_first() -> str:
+    """Fails the first time, done at once from then on."""
+    run = context.current.get()
+    with body():
+        if run is not None and run.attempt == 1:
+            raise RuntimeError("the first attempt fails")
+        return "done"
+
+
+@shared_task
 def hang_after_beats(beats: float) -> None:
     """Sends heartbeats for some seconds, and then never again."""
     with body():
