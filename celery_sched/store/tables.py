@@ -396,7 +396,7 @@ subscription = Table(
     Column("app", String(100), nullable=False),
     Column("job_id", BigInteger, nullable=False),
     Column("created_at", Instant, nullable=False),
-    Column("replay", Boolean(create_constraint=False), nullable=False),  # older events are delivered too
+    Column("replay_after", BigInteger),  # events older than it are still to come, after this id; NULL: none
     UniqueConstraint("job_id"),
     Index(None, "app"),
     mysql_engine="InnoDB",
@@ -420,9 +420,9 @@ delivery = Table(
     Column("finished_at", Instant),
     UniqueConstraint("subscription_id", "event_id"),
     Index(None, "app", "status", "created_at"),
-    Index(None, "subscription_id", "status"),
+    Index(None, "subscription_id", "status", "event_id"),  # what waits, the oldest first, from the index alone
     Index(None, "run_id"),
-    Index(None, "app", "finished_at"),
+    Index(None, "event_id"),
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

@@ -63,7 +63,7 @@ def upgrade() -> None:
         sa.Column("app", sa.String(100), nullable=False),
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
-        sa.Column("replay", sa.Boolean(), nullable=False),
+        sa.Column("replay_after", sa.BigInteger()),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sched_subscription")),
         sa.UniqueConstraint("job_id", name=op.f("uq_sched_subscription_job_id")),
         if_not_exists=True,
@@ -91,9 +91,9 @@ def upgrade() -> None:
         **OPTIONS,
     )
     add_index("sched_delivery", "app", "status", "created_at")
-    add_index("sched_delivery", "subscription_id", "status")
+    add_index("sched_delivery", "subscription_id", "status", "event_id")
     add_index("sched_delivery", "run_id")
-    add_index("sched_delivery", "app", "finished_at")
+    add_index("sched_delivery", "event_id")
     op.create_table(
         "sched_sensor",
         sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
