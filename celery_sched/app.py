@@ -18,6 +18,7 @@ from celery import Celery, signals
 
 from celery_sched import config, runtime, worker
 from celery_sched.errors import SchedulerError
+from celery_sched.jobtypes import registry
 from celery_sched.transport import SCHEME, embedded_broker, embedded_result_backend, ensure_folders
 
 NAME = "celery_sched"
@@ -85,6 +86,7 @@ def setup(app: Celery) -> None:
             return
         worker.install(app)
         app.task(name=f"{NAME}.ping", shared=False)(ping)
+        registry.add_tasks(app)
         _set_up.add(app)
 
 

@@ -7,10 +7,12 @@ variables, else from the defaults below. All wrong values are reported at once.
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from celery_sched.errors import InvalidConfig, InvalidValue
 ENVIRONMENT_PREFIX = "CELERY_SCHED_"
 SETTING_PREFIX = "sched_"
 LONGEST_APP = 100
+SECRET_PREFIX = "CELERY_SCHED_SECRET_"
+"""Environment variables that are secrets (`celery_sched.secrets`), and no settings."""
 SHORTEST_LEASE = timedelta(seconds=3)
 SHORTEST_HEARTBEAT = timedelta(seconds=1)
 KILL_GRACE = timedelta(seconds=3)
@@ -50,6 +54,23 @@ class Config:
     def session_timeout(self) -> timedelta:
         """Longest any statement, lock wait or silent transaction may last: well below the lease."""
         return min(timedelta(seconds=10), self.lease / 3)
+    secrets_dir: Path | None
+    """The folder with a file per secret."""
+    allow_shell: bool
+    http_allowed_hosts: tuple[str, ...] | None
+    """Patterns of hosts, and networks; ``None``: every public one."""
+    http_allow_private: bool
+    connections: Mapping[str, str] = field(repr=False)
+    """Databases for jobs, by name: a URL (which may hold a password), or a reference to a secret."""
+    sql_folder: Path | None
+    notify_targets: Mapping[str, Sequence[str]] = field(repr=False)
+    """Name -> Apprise URLs, which hold passwords."""
+    notify: notify_settings.Wanted
+    notify_rate: notify_settings.Rate
+    notify_dedupe: timedelta
+    notify_gather: timedelta
+    notify_templates: Mapping[str, notify_settings.Template]
+    keep_notifications: timedelta
 
     @property
     def renew_interval(self) -> timedelta:
@@ -78,6 +99,46 @@ def _truth(value: Any, what: str) -> bool:
     words |= {"false": False, "0": False, "no": False, "off": False}
     found = value if isinstance(value, bool) else words.get(str(value).strip().lower())
     if found is None or not isinstance(value, bool | str):
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    """A list; in the environment ``a, b`` or JSON."""
+    if isinstance(value, str):
+        value = _json(value, what) if value.lstrip().startswith("[") else value.split(",")
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise InvalidValue(what, value, "a list of texts")
+    return tuple(_text(part, what) for part in value)
+
+
+def _hosts(value: Any, what: str) -> tuple[str, ...]:
+    hosts = tuple(host.lower() for host in _texts(value, what))
+    for host in hosts:
+        if "://" in host or ("/" in host and not _is_network(host)):
+            raise InvalidValue(what, host, 'a host ("api.example.com", "*.example.com") or a network')
+    return hosts
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _connections(value: Any, what: str) -> Mapping[str, str]:
+    if isinstance(value, str):
+        value = _json(value, what)
+    if not isinstance(value, Mapping):
+        raise InvalidValue(what, value, 'a mapping of names to URLs: {"shop": "postgresql+psycopg://..."}')
+    return {_text(name, f"a name in {what}"): _text(url, f"{what}[{name!r}]") for name, url in value.items()}
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidValue(what, _unsecret(text), "JSON", f"It cannot be read: {error}.") from error
+
+
         raise InvalidValue(what, value, "true or false")
     return found
 
@@ -213,6 +274,68 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
     :raises InvalidConfig: naming every wrong setting, its value and what is allowed.
     """
     environ = os.environ if environ is None else environ
+    Setting(
+        "secrets_dir",
+        _folder,
+        None,
+        "folder with a file per secret, on workers: for those not in a `CELERY_SCHED_SECRET_<NAME>`",
+    ),
+    Setting("allow_shell", _truth, False, "whether this worker carries out jobs of the type `shell`"),
+    Setting(
+        "http_allowed_hosts",
+        _hosts,
+        None,
+        "hosts (`api.example.com`, `*.example.com`) and networks (`10.0.0.0/8`) that jobs of the type `http` "
+        "may call, private ones too (default: every public one)",
+    ),
+    Setting("http_allow_private", _truth, False, "whether those jobs may call private addresses"),
+    Setting(
+        "connections",
+        _connections,
+        {},
+        "databases for jobs of the types `sql` and `task`, by name: a URL, or `secret:NAME`",
+    ),
+    Setting("sql_folder", _folder, None, "folder of the files that jobs of the type `sql` name, on workers"),
+    Setting(
+        "notify_targets",
+        notify_settings.read_targets,
+        "{}",
+        'where notifications can go: `{"ops": "mailto://..."}`, name -> Apprise URL, `secret:NAME` or a list of'
+        " them",
+    ),
+    Setting(
+        "notify",
+        notify_settings.read_wanted,
+        "{}",
+        "who is told of what, for jobs whose `notify` does not say (default: failure, lost, recovery, deadline "
+        "and paused are listed, and sent nowhere)",
+    ),
+    Setting(
+        "notify_rate",
+        notify_settings.read_rate,
+        "20/h",
+        "most messages to one target in a second, minute, hour or day (s, m, h, d); what is more goes together "
+        "in the next one",
+    ),
+    Setting(
+        "notify_dedupe",
+        notify_settings.read_pause,
+        "10m",
+        "how long a job's failures after the first are listed as repeats and not sent; 0: never",
+    ),
+    Setting(
+        "notify_gather",
+        notify_settings.read_pause,
+        "30s",
+        "how long after a message to a target the next one gathers what there is to tell",
+    ),
+    Setting(
+        "notify_templates",
+        notify_settings.read_templates,
+        "{}",
+        "texts of your own: kind, task, job type or `TYPE/KIND` -> text, or `title` and `text`",
+    ),
+    Setting("keep_notifications", parse_duration, "30d", "age at which notifications are pruned"),
     problems: list[str] = []
     values: dict[str, Any] = {}
     for setting in SETTINGS:
@@ -261,7 +384,8 @@ def _unknown(conf: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
         problems.append(_no_setting(key, known if form is None else key[len(form) :].lower(), prefix))
     for variable in sorted(environ):
         name = variable[len(ENVIRONMENT_PREFIX) :].lower()
-        if variable.startswith(ENVIRONMENT_PREFIX) and name not in (*DEFAULTS, "failpoints"):
+        ours = variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(SECRET_PREFIX)
+        if ours and name not in (*DEFAULTS, "failpoints"):
             problems.append(_no_setting(variable, name, ENVIRONMENT_PREFIX))
     return problems
 
