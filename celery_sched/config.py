@@ -21,9 +21,9 @@ from celery_sched.errors import InvalidConfig, InvalidValue
 
 ENVIRONMENT_PREFIX = "CELERY_SCHED_"
 SETTING_PREFIX = "sched_"
-LONGEST_APP = 100
 SECRET_PREFIX = "CELERY_SCHED_SECRET_"
 """Environment variables that are secrets (`celery_sched.secrets`), and no settings."""
+LONGEST_APP = 100
 SHORTEST_LEASE = timedelta(seconds=3)
 SHORTEST_HEARTBEAT = timedelta(seconds=1)
 KILL_GRACE = timedelta(seconds=3)
@@ -49,11 +49,6 @@ class Config:
     heartbeat_timeout: timedelta
     kill_grace: timedelta
     keep_runs: timedelta
-
-    @property
-    def session_timeout(self) -> timedelta:
-        """Longest any statement, lock wait or silent transaction may last: well below the lease."""
-        return min(timedelta(seconds=10), self.lease / 3)
     secrets_dir: Path | None
     """The folder with a file per secret."""
     allow_shell: bool
@@ -63,14 +58,11 @@ class Config:
     connections: Mapping[str, str] = field(repr=False)
     """Databases for jobs, by name: a URL (which may hold a password), or a reference to a secret."""
     sql_folder: Path | None
-    notify_targets: Mapping[str, Sequence[str]] = field(repr=False)
-    """Name -> Apprise URLs, which hold passwords."""
-    notify: notify_settings.Wanted
-    notify_rate: notify_settings.Rate
-    notify_dedupe: timedelta
-    notify_gather: timedelta
-    notify_templates: Mapping[str, notify_settings.Template]
-    keep_notifications: timedelta
+
+    @property
+    def session_timeout(self) -> timedelta:
+        """Longest any statement, lock wait or silent transaction may last: well below the lease."""
+        return min(timedelta(seconds=10), self.lease / 3)
 
     @property
     def renew_interval(self) -> timedelta:
@@ -94,11 +86,6 @@ def _folder(value: Any, what: str) -> Path:
     return Path(_text(os.fspath(value) if isinstance(value, os.PathLike) else value, what)).absolute()
 
 
-def _truth(value: Any, what: str) -> bool:
-    words = {"true": True, "1": True, "yes": True, "on": True}
-    words |= {"false": False, "0": False, "no": False, "off": False}
-    found = value if isinstance(value, bool) else words.get(str(value).strip().lower())
-    if found is None or not isinstance(value, bool | str):
 def _texts(value: Any, what: str) -> tuple[str, ...]:
     """A list; in the environment ``a, b`` or JSON."""
     if isinstance(value, str):
@@ -139,6 +126,11 @@ def _json(text: str, what: str) -> Any:
         raise InvalidValue(what, _unsecret(text), "JSON", f"It cannot be read: {error}.") from error
 
 
+def _truth(value: Any, what: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    found = value if isinstance(value, bool) else words.get(str(value).strip().lower())
+    if found is None or not isinstance(value, bool | str):
         raise InvalidValue(what, value, "true or false")
     return found
 
@@ -262,18 +254,6 @@ SETTINGS = (
         "lease (default: 3 s, or a sixth of the lease where that is shorter)",
     ),
     Setting("keep_runs", parse_duration, "30d", "age at which finished runs are pruned"),
-)
-DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
-
-
-def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read and check the settings.
-
-    :param conf: the Celery app's configuration (keys ``sched_*``).
-    :param main: the Celery app's main name.
-    :raises InvalidConfig: naming every wrong setting, its value and what is allowed.
-    """
-    environ = os.environ if environ is None else environ
     Setting(
         "secrets_dir",
         _folder,
@@ -296,46 +276,18 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
         "databases for jobs of the types `sql` and `task`, by name: a URL, or `secret:NAME`",
     ),
     Setting("sql_folder", _folder, None, "folder of the files that jobs of the type `sql` name, on workers"),
-    Setting(
-        "notify_targets",
-        notify_settings.read_targets,
-        "{}",
-        'where notifications can go: `{"ops": "mailto://..."}`, name -> Apprise URL, `secret:NAME` or a list of'
-        " them",
-    ),
-    Setting(
-        "notify",
-        notify_settings.read_wanted,
-        "{}",
-        "who is told of what, for jobs whose `notify` does not say (default: failure, lost, recovery, deadline "
-        "and paused are listed, and sent nowhere)",
-    ),
-    Setting(
-        "notify_rate",
-        notify_settings.read_rate,
-        "20/h",
-        "most messages to one target in a second, minute, hour or day (s, m, h, d); what is more goes together "
-        "in the next one",
-    ),
-    Setting(
-        "notify_dedupe",
-        notify_settings.read_pause,
-        "10m",
-        "how long a job's failures after the first are listed as repeats and not sent; 0: never",
-    ),
-    Setting(
-        "notify_gather",
-        notify_settings.read_pause,
-        "30s",
-        "how long after a message to a target the next one gathers what there is to tell",
-    ),
-    Setting(
-        "notify_templates",
-        notify_settings.read_templates,
-        "{}",
-        "texts of your own: kind, task, job type or `TYPE/KIND` -> text, or `title` and `text`",
-    ),
-    Setting("keep_notifications", parse_duration, "30d", "age at which notifications are pruned"),
+)
+DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
+
+
+def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] | None = None) -> Config:
+    """Read and check the settings.
+
+    :param conf: the Celery app's configuration (keys ``sched_*``).
+    :param main: the Celery app's main name.
+    :raises InvalidConfig: naming every wrong setting, its value and what is allowed.
+    """
+    environ = os.environ if environ is None else environ
     problems: list[str] = []
     values: dict[str, Any] = {}
     for setting in SETTINGS:

@@ -10,7 +10,7 @@ from typing import Any
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules import readers, schedules
+from celery_sched.rules import readers, schedules, subscriptions, topics
 from celery_sched.rules.jobtypes import check as check_type
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
@@ -58,6 +58,7 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     schedule = schedule_for(definition)
     _check_times(definition)
     _check_limits(definition)
+    check_type(definition.task, definition.args, definition.kwargs)
     return replace(definition, schedule=schedule.text)
 
 
@@ -65,7 +66,6 @@ def _check_times(definition: JobDefinition) -> None:
     """What the fields of a job's times say together."""
     start, end = definition.start_at, definition.end_at
     if start is not None and end is not None and end < start:
-    check_type(definition.task, definition.args, definition.kwargs)
         raise InvalidValue("end_at", end.isoformat(), f"not before start_at ({start.isoformat()})")
     if not definition.exclude:
         return

@@ -48,20 +48,13 @@ def test_the_defaults() -> None:
         heartbeat_timeout=120 * SECOND,
         kill_grace=3 * SECOND,
         keep_runs=timedelta(days=30),
-    ) == load({}, "proj", {})
         secrets_dir=None,
         allow_shell=False,
         http_allowed_hosts=None,
         http_allow_private=False,
         connections={},
         sql_folder=None,
-        notify_targets={},
-        notify=Wanted(),
-        notify_rate=Rate(20, timedelta(hours=1)),
-        notify_dedupe=timedelta(minutes=10),
-        notify_gather=timedelta(seconds=30),
-        notify_templates={},
-        keep_notifications=timedelta(days=30),
+    ) == load({}, "proj", {})
     assert "celery" == load({}, None, {}).app
 
 
