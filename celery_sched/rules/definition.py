@@ -10,7 +10,7 @@ from typing import Any
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules import readers, schedules, subscriptions, topics
+from celery_sched.rules import readers, schedules
 from celery_sched.rules.jobtypes import check as check_type
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
