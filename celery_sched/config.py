@@ -16,6 +16,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from celery_sched import notify_settings
 from celery_sched.durations import parse_duration
 from celery_sched.errors import InvalidConfig, InvalidValue
 
@@ -27,6 +28,9 @@ LONGEST_APP = 100
 SHORTEST_LEASE = timedelta(seconds=3)
 SHORTEST_HEARTBEAT = timedelta(seconds=1)
 KILL_GRACE = timedelta(seconds=3)
+EXCLUSIVE_MARGIN = timedelta(seconds=10)
+SHORTEST_MARGIN = timedelta(seconds=0.5)
+"""What a kill without SIGTERM takes, with room."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Config:
     poll_interval: timedelta
     heartbeat_timeout: timedelta
     kill_grace: timedelta
+    exclusive_margin: timedelta
     keep_runs: timedelta
     secrets_dir: Path | None
     """The folder with a file per secret."""
@@ -58,6 +63,14 @@ class Config:
     connections: Mapping[str, str] = field(repr=False)
     """Databases for jobs, by name: a URL (which may hold a password), or a reference to a secret."""
     sql_folder: Path | None
+    notify_targets: Mapping[str, Sequence[str]] = field(repr=False)
+    """Name -> Apprise URLs, which hold passwords."""
+    notify: notify_settings.Wanted
+    notify_rate: notify_settings.Rate
+    notify_dedupe: timedelta
+    notify_gather: timedelta
+    notify_templates: Mapping[str, notify_settings.Template]
+    keep_notifications: timedelta
 
     @property
     def session_timeout(self) -> timedelta:
@@ -253,6 +266,13 @@ SETTINGS = (
         "time between SIGTERM and SIGKILL for a run that shall end; 0: SIGKILL at once; below a third of the "
         "lease (default: 3 s, or a sixth of the lease where that is shorter)",
     ),
+    Setting(
+        "exclusive_margin",
+        parse_duration,
+        None,
+        "how long before its lease ends a worker that cannot renew it kills an exclusive job; the whole kill "
+        "has to fit; 0.5 s to half of the lease (default: 10 s, or a sixth of the lease if that is shorter)",
+    ),
     Setting("keep_runs", parse_duration, "30d", "age at which finished runs are pruned"),
     Setting(
         "secrets_dir",
@@ -276,6 +296,46 @@ SETTINGS = (
         "databases for jobs of the types `sql` and `task`, by name: a URL, or `secret:NAME`",
     ),
     Setting("sql_folder", _folder, None, "folder of the files that jobs of the type `sql` name, on workers"),
+    Setting(
+        "notify_targets",
+        notify_settings.read_targets,
+        "{}",
+        'where notifications can go: `{"ops": "mailto://..."}`, name -> Apprise URL, `secret:NAME` or a list'
+        " of them",
+    ),
+    Setting(
+        "notify",
+        notify_settings.read_wanted,
+        "{}",
+        "who is told of what, for jobs whose `notify` does not say (default: failure, lost, recovery, deadline"
+        " and paused are listed, and sent nowhere)",
+    ),
+    Setting(
+        "notify_rate",
+        notify_settings.read_rate,
+        "20/h",
+        "most messages to one target in a second, minute, hour or day (s, m, h, d); what is more goes together"
+        " in the next one",
+    ),
+    Setting(
+        "notify_dedupe",
+        notify_settings.read_pause,
+        "10m",
+        "how long a job's failures after the first are listed as repeats and not sent; 0: never",
+    ),
+    Setting(
+        "notify_gather",
+        notify_settings.read_pause,
+        "30s",
+        "how long after a message to a target the next one gathers what there is to tell",
+    ),
+    Setting(
+        "notify_templates",
+        notify_settings.read_templates,
+        "{}",
+        "texts of your own: kind, task, job type or `TYPE/KIND` -> text, or `title` and `text`",
+    ),
+    Setting("keep_notifications", parse_duration, "30d", "age at which notifications are pruned"),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
@@ -308,6 +368,8 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
             problems.append(str(error))
     problems += _unknown(conf, environ)
     problems += _contradictions(values["lease"], values["poll_interval"], values["kill_grace"])
+    problems += _wrong_margin(values["lease"], values["exclusive_margin"])
+    problems += notify_settings.contradictions(values["notify_targets"], values["notify"])
     if values["app"] is None and main:
         try:
             values["app"] = _app(main, "the Celery app's name")
@@ -319,6 +381,8 @@ def load(conf: Mapping[str, Any], main: str | None, environ: Mapping[str, str] |
     values["database_url"] = values["database_url"] or f"sqlite:///{values['home'] / 'sched.sqlite3'}"
     if values["kill_grace"] is None:
         values["kill_grace"] = min(KILL_GRACE, values["lease"] / 6)
+    if values["exclusive_margin"] is None:
+        values["exclusive_margin"] = min(EXCLUSIVE_MARGIN, values["lease"] / 6)
     return Config(**values)
 
 
@@ -371,6 +435,22 @@ def _contradictions(
             "is asked to stop is gone before its lease ends."
         )
     return problems
+
+
+def _wrong_margin(lease: timedelta | None, margin: timedelta | None) -> list[str]:
+    if margin is None:
+        return []
+    shown = f"sched_exclusive_margin {margin.total_seconds():g} s"
+    if margin < SHORTEST_MARGIN:
+        shortest = f"{SHORTEST_MARGIN.total_seconds():g} s"
+        return [f"{shown} is too short: at least {shortest}, in which a job's process is killed."]
+    if lease is not None and margin > lease / 2:
+        return [
+            f"{shown} is too long for sched_lease ({lease.total_seconds():g} s): at most "
+            f"{(lease / 2).total_seconds():g} s. A renewal comes every third of the lease and has to be "
+            "answered before exclusive jobs are killed."
+        ]
+    return []
 
 
 def reference() -> str:

@@ -108,6 +108,35 @@ class Source(StrEnum):
     """The scheduler's own, made when it is first needed: what carries ``on_lost`` tasks, say."""
 
 
+class NoticeKind(StrEnum):
+    """What people are told of."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    """Failed, or timed out."""
+    LOST = "lost"
+    RECOVERY = "recovery"
+    """The first success after a failure that was told."""
+    SKIPPED = "skipped"
+    """Too many occurrences in a row were skipped."""
+    DEADLINE = "deadline"
+    """No run succeeded by ``must_succeed_by``."""
+    PAUSED = "paused"
+    """It failed too often (``pause_on_failure``)."""
+
+
+class NoticeStatus(StrEnum):
+    """Where a notification stands; ``listed``: it goes nowhere but into the list."""
+
+    NEW = "new"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+    LISTED = "listed"
+    SUPPRESSED = "suppressed"
+    """People have been told of it just before."""
+
+
 class NodeKind(StrEnum):
     SCHEDULER = "scheduler"
     WORKER = "worker"
@@ -185,6 +214,9 @@ class JobDefinition:
     """A template over the arguments (``"customer:{customer_id}"``): at most ``key_limit`` runs of one key are
     in flight, whatever their job."""
     key_limit: int = 1
+    notify: Mapping[str, Any] | None = None
+    """Who is told of what: ``on`` (kinds), ``to`` (names of targets), ``skips`` (how many in a row are too
+    many); what is left out is as ``sched_notify`` says."""
     run_immediately: bool = False
     enabled: bool = True
     description: str = ""
@@ -401,6 +433,25 @@ class Node:
     facts: Mapping[str, Any]
     """Workers: queues, prefetch, acks_late, pool, concurrency, kills, gate. Schedulers: ready."""
     stop_requested_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Notification:
+    """Something that people are told, and where that stands."""
+
+    id: int
+    app: str
+    kind: NoticeKind
+    job: str | None
+    about_run: RunId | None
+    title: str
+    text: str
+    targets: Mapping[str, Mapping[str, Any]]
+    """Where it goes -> ``status`` and, once it is sent, the ``run`` that does it; else ``reason``."""
+    status: NoticeStatus
+    reason: str | None
+    created_at: datetime
+    seen_at: datetime | None
 
 
 @dataclass(frozen=True)

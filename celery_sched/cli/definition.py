@@ -18,7 +18,7 @@ NULLABLE_DURATIONS = (
 )
 NULLABLE = (
     *(*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs", "pause_on_failure"),
-    *("on_lost", "must_succeed_by", "concurrency_key"),
+    *("on_lost", "must_succeed_by", "concurrency_key", "notify"),
 )
 LISTS = ("exclude", "retry_on", "give_up_on")
 
@@ -94,6 +94,12 @@ DEFINITION_OPTIONS = (
         help='Over the arguments, "customer:{customer_id}": --key-limit runs of one key at a time; none.',
     ),
     click.option("--key-limit", type=int, help="Most runs of one key in flight (1)."),
+    click.option(
+        "--notify",
+        metavar="WHOM",
+        help='Targets to tell ("ops", "ops,boss"), JSON such as \'{"on": ["failure"], "to": ["ops"]}\', off'
+        " (nothing is told), or none (as the settings say).",
+    ),
     click.option("--queue", metavar="NAME", help="The Celery queue, or none for the task's own."),
     click.option("--run-immediately/--no-run-immediately", default=None, help="First run at once."),
     click.option("--enabled/--disabled", default=None, help="Whether it is planned."),
@@ -131,11 +137,24 @@ def read_definition(given: Mapping[str, Any]) -> dict[str, Any]:
             except ValueError as error:
                 option = f"--{name.replace('_', '-')}"
                 raise InvalidValue(option, fields[name], "a whole number, or none") from error
+    if fields.get("notify") is not None:
+        fields["notify"] = read_notify(fields["notify"])
     for name in LISTS:
         if name in fields:
             terms = list(fields[name])
             fields[name] = [] if [term.lower() for term in terms] == ["none"] else terms
     return fields
+
+
+def read_notify(text: str) -> Any:
+    """``off``, names of targets with commas between them, or JSON."""
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            allowed = """names of targets, or JSON such as '{"on": ["failure"], "to": ["ops"]}'"""
+            raise InvalidValue("--notify", text, allowed, f"It cannot be read: {error}.") from error
+    return "off" if text.strip().lower() == "off" else [name.strip() for name in text.split(",")]
 
 
 def read_json(text: str, what: str, kind: type, called: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields, replace
 from datetime import timedelta
 from typing import Any
 
+from celery_sched import notify_settings
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
@@ -151,6 +152,7 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "weight": readers.count(1, 1000),
     "concurrency_key": readers.key_template,
     "key_limit": readers.count(1, 1000),
+    "notify": notify_settings.wanted,
     "run_immediately": readers.truth,
     "enabled": readers.truth,
     "description": readers.description,

@@ -15,6 +15,7 @@ from celery import Celery
 
 from celery_sched.config import DEFAULTS, SETTINGS, Config, load
 from celery_sched.errors import InvalidConfig
+from celery_sched.notify_settings import Rate, Wanted
 
 SECOND = timedelta(seconds=1)
 
@@ -47,6 +48,7 @@ def test_the_defaults() -> None:
         poll_interval=SECOND,
         heartbeat_timeout=120 * SECOND,
         kill_grace=3 * SECOND,
+        exclusive_margin=10 * SECOND,
         keep_runs=timedelta(days=30),
         secrets_dir=None,
         allow_shell=False,
@@ -54,6 +56,13 @@ def test_the_defaults() -> None:
         http_allow_private=False,
         connections={},
         sql_folder=None,
+        notify_targets={},
+        notify=Wanted(),
+        notify_rate=Rate(20, timedelta(hours=1)),
+        notify_dedupe=timedelta(minutes=10),
+        notify_gather=timedelta(seconds=30),
+        notify_templates={},
+        keep_notifications=timedelta(days=30),
     ) == load({}, "proj", {})
     assert "celery" == load({}, None, {}).app
 
