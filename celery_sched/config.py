@@ -307,15 +307,15 @@ SETTINGS = (
         "notify",
         notify_settings.read_wanted,
         "{}",
-        "who is told of what, for jobs whose `notify` does not say (default: failure, lost, recovery, deadline"
-        " and paused are listed, and sent nowhere)",
+        "who is told of what, for jobs whose `notify` does not say (default: failure, lost, recovery,"
+        " deadline and paused are listed, and sent nowhere)",
     ),
     Setting(
         "notify_rate",
         notify_settings.read_rate,
         "20/h",
-        "most messages to one target in a second, minute, hour or day (s, m, h, d); what is more goes together"
-        " in the next one",
+        "most messages to one target in a second, minute, hour or day (s, m, h, d); what is more goes"
+        " together in the next one",
     ),
     Setting(
         "notify_dedupe",
