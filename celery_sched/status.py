@@ -56,6 +56,10 @@ class Status:
     at_capacity: int
     lock_lost: int
     late_settlers: int
+    drift: int
+    """Members of Redis' sets of slots that the last polls of the schedulers had to put right: 0 at rest."""
+    drift_total: int
+    """The same since they started. What still grows at rest is a fault."""
     backfills: Sequence[Filling]
     healthy: bool
     problems: Sequence[str]
@@ -91,6 +95,8 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
         running=running,
         queued=counts.get(RunStatus.QUEUED, 0),
         **totals,
+        drift=_sum_of_facts(living, "drift"),
+        drift_total=_sum_of_facts(living, "drift_total"),
         backfills=[
             Filling(one.id, one.job, one.finished, one.total)
             for one in backfills.newest(tx, config.app, BackfillStatus.RUNNING, SHOWN)
@@ -102,6 +108,10 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
 
 def _seen(node: Node) -> NodeStatus:
     return NodeStatus(node.id, node.host, node.pid, node.last_seen, node.name)
+
+
+def _sum_of_facts(living: Sequence[Node], name: str) -> int:
+    return sum(int(node.facts.get(name, 0)) for node in living if node.kind is NodeKind.SCHEDULER)
 
 
 def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterator[str]:

@@ -74,6 +74,17 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """How many members of Redis' sets of slots had to be put right: by the last poll, by all of this process.
+
+    A run that ends in the moment in which a poll looks counts too; the poll after that finds nothing.
+    """
+
+    drift: int = 0
+    drift_total: int = 0
+
+
+@dataclass(frozen=True)
 class Polled:
     """What a poll did and in how many seconds there is something to do again."""
 
@@ -91,7 +102,8 @@ class Poll:
 
     def __init__(self, runtime: Runtime, app: Any, identity: Node) -> None:
         self.runtime, self.config = runtime, runtime.config
-        self.presence = Presence(runtime, identity)
+        self._drift = Drift()
+        self.presence = Presence(runtime, identity, lambda: vars(self._drift))
         self._node = identity.id
         self._broker = Broker(app)
         self._frequent: set[str] = set()
@@ -259,6 +271,7 @@ class Poll:
             waiting.now, waiting.slots, waiting.held, {pool: wanted.get(pool, []) for pool in waiting.slots}
         )
         counts.drift = granted.drift
+        self._drift = Drift(granted.drift, self._drift.drift_total + granted.drift)
         dispatches: list[Dispatch] = []
         if publisher is not None:
             try:

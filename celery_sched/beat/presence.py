@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from celery_sched.beat.look import Look, look
 from celery_sched.failpoints import failpoint
@@ -18,10 +21,14 @@ logger = logging.getLogger("celery_sched.beat")
 
 
 class Presence:
-    """Says hello at most once per sixth of the lease, so that an idle poll writes nothing."""
+    """Says hello at most once per sixth of the lease, so that an idle poll writes nothing.
 
-    def __init__(self, runtime: Runtime, identity: Node) -> None:
+    ``facts`` is asked each time: what this scheduler has to say of itself.
+    """
+
+    def __init__(self, runtime: Runtime, identity: Node, facts: Callable[[], Mapping[str, Any]]) -> None:
         self._runtime, self._config, self._identity = runtime, runtime.config, identity
+        self._facts = facts
         self._clocks: tuple[datetime, float] | None = None
         self._at = float("-inf")
 
@@ -57,8 +64,9 @@ class Presence:
         def work(tx: Tx, now: datetime) -> tuple[bool, Look]:
             apps.ensure(tx, config.app)
             pools.ensure(tx, config.app, pools.DEFAULT, config.max_concurrent_jobs)
-            if nodes.seen(tx, now, identity.id) is None:
-                nodes.register(tx, now, identity)
+            facts = dict(self._facts())
+            if nodes.seen(tx, now, identity.id, facts) is None:
+                nodes.register(tx, now, replace(identity, facts=facts))
             row = apps.get(tx, config.app)
             if row is None:
                 raise RuntimeError(f"the row of app {config.app!r} vanished")

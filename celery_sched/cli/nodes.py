@@ -53,6 +53,11 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
             f" {status.at_capacity} at capacity, {status.lock_lost} locks lost,"
             f" {status.late_settlers} late settlers"
         )
+        if status.drift_total:
+            click.echo(
+                f"drift       {status.drift} slots in Redis put right by the last polls,"
+                f" {status.drift_total} since the schedulers started"
+            )
         if status.healthy:
             click.secho("healthy", fg="green")
         else:
