@@ -20,7 +20,7 @@ from celery.app.task import Task
 from celery.exceptions import SoftTimeLimitExceeded, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
-from celery_sched import context
+from celery_sched import context, secrets
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.model import RunKey
@@ -51,7 +51,7 @@ class Gate:
         keeper = None if key is None else keepers.of(self._task.app)
         if key is None or keeper is None:
             return self._tracer(uuid, args, kwargs, request)
-        with soft.held_off():
+        with soft.held_off(), secrets.watching():
             return self._run(keeper, key, uuid, args, kwargs, request)
 
     def _run(self, keeper: Keeper, key: RunKey, uuid: str, args: Any, kwargs: Any, request: Any) -> Any:
