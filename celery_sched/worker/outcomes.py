@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from celery.utils.serialization import get_pickleable_exception
 from kombu.exceptions import EncodeError
 from kombu.utils.json import dumps
 
+from celery_sched import secrets
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 
@@ -36,7 +37,19 @@ class Asked:
 
 
 def of(traced: Any) -> Outcome | Asked:
-    """How an attempt ended."""
+    """How an attempt ended, without the values of secrets that it has looked up."""
+    outcome = _of(traced)
+    reason, error = _redacted(outcome.reason), _redacted(outcome.error)
+    if isinstance(outcome, Asked):
+        return replace(outcome, reason=reason or "", error=error or "")
+    return replace(outcome, reason=reason, error=error, result=_redacted(outcome.result))
+
+
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else secrets.redact(text)
+
+
+def _of(traced: Any) -> Outcome | Asked:
     if traced.info is None:
         return Outcome(RunStatus.SUCCEEDED, result_text(traced.retval), None, None)
     state, error = traced.info.state, traced.info.retval
