@@ -1,10 +1,11 @@
 """Slots: who may be in flight. Redis sorted sets, or counts from the database.
 
-With Redis there is one sorted set a pool (member: run id; score: the end of its lease, in seconds). One Lua
-call a tick first brings it in line with the dispatched and running rows, which are the truth, then grants
-what is free. A member granted a moment ago, whose claim may not have committed yet, is left alone for
-``GRACE`` seconds. Nothing is granted until a marker says that the set was rebuilt since Redis was last
-empty, so a flush never opens the gates.
+With Redis there is one sorted set a pool (member: run id; score: the end of its lease, in seconds), and a
+hash of how many slots each member takes. One Lua call a tick first brings them in line with the dispatched
+and running rows, which are the truth, then grants what is free, by the rule of ``rules/fitting.py``. A member
+granted a moment ago, whose claim may not have committed yet, is left alone for ``GRACE`` seconds. Nothing is
+granted until a marker says that the set was rebuilt since Redis was last empty, so a flush never opens the
+gates.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import redis
 
 from celery_sched.config import Config
 from celery_sched.model import RunId
+from celery_sched.rules.fitting import Candidate, Held
 
 logger = logging.getLogger("celery_sched.inflight")
 GRACE = 10
@@ -46,14 +48,14 @@ class Slots(Protocol):
         self,
         now: datetime,
         slots: Mapping[str, int],
-        held: Collection[tuple[str, RunId, datetime]],
-        wanted: Mapping[str, Sequence[RunId]],
+        held: Collection[Held],
+        wanted: Mapping[str, Sequence[Candidate]],
     ) -> Granted:
         """Ask for slots.
 
         :param now: the database's time.
         :param slots: pool -> its slots.
-        :param held: pool, run and lease end of the dispatched and running runs.
+        :param held: the dispatched and running runs.
         :param wanted: pool -> runs that would be claimed, best first.
         """
 
@@ -74,10 +76,10 @@ class DatabaseSlots:
         self,
         now: datetime,
         slots: Mapping[str, int],
-        held: Collection[tuple[str, RunId, datetime]],
-        wanted: Mapping[str, Sequence[RunId]],
+        held: Collection[Held],
+        wanted: Mapping[str, Sequence[Candidate]],
     ) -> Granted:
-        return Granted(frozenset(run_id for of_pool in wanted.values() for run_id in of_pool), True)
+        return Granted(frozenset(one.run_id for of_pool in wanted.values() for one in of_pool), True)
 
     def release(self, pool: str, run_ids: Collection[RunId]) -> None:
         """Nothing to do: the transition that ended the run freed its slot."""
@@ -89,20 +91,25 @@ class DatabaseSlots:
         """Nothing is open."""
 
 
-# KEYS: the set, the grants (run -> when), the marker.
-# ARGV: now, grace, slots, number held, then id and score of each held run, then the wanted ids.
+# KEYS: the set, the grants (run -> when), the marker, the weights (run -> slots; a member without: 1).
+# ARGV: now, grace, slots, number held, then id, score and weight of each held run, then id, weight and
+# overdue (1 or 0) of each wanted one.
 # Returns: drift, then the granted ids.
 RESERVE = """
 local now, grace, slots, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local drift, truth, at = 0, {}, 5
+local drift, truth, at, taken = 0, {}, 5, 0
 for _ = 1, held do
-  truth[ARGV[at]] = true
-  local score = redis.call('ZSCORE', KEYS[1], ARGV[at])
-  if not score then drift = drift + 1 end
+  local member, weight = ARGV[at], tonumber(ARGV[at + 2])
+  truth[member] = true
+  taken = taken + weight
+  local score = redis.call('ZSCORE', KEYS[1], member)
+  local known = tonumber(redis.call('HGET', KEYS[4], member) or 1)
+  if not score or known ~= weight then drift = drift + 1 end
   if not score or tonumber(score) ~= tonumber(ARGV[at + 1]) then
-    redis.call('ZADD', KEYS[1], ARGV[at + 1], ARGV[at])
+    redis.call('ZADD', KEYS[1], ARGV[at + 1], member)
   end
-  at = at + 2
+  if known ~= weight then redis.call('HSET', KEYS[4], member, weight) end
+  at = at + 3
 end
 for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   if not truth[member] then
@@ -110,7 +117,10 @@ for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
     if not granted or now - tonumber(granted) > grace then
       redis.call('ZREM', KEYS[1], member)
       redis.call('HDEL', KEYS[2], member)
+      redis.call('HDEL', KEYS[4], member)
       drift = drift + 1
+    else
+      taken = taken + tonumber(redis.call('HGET', KEYS[4], member) or 1)
     end
   end
 end
@@ -119,15 +129,22 @@ if redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('SET', KEYS[3], ARGV[1])
   return answer
 end
-local free = slots - redis.call('ZCARD', KEYS[1])
+local free = slots - taken
 while free > 0 and at <= #ARGV do
-  if not redis.call('ZSCORE', KEYS[1], ARGV[at]) then
-    redis.call('ZADD', KEYS[1], now + grace, ARGV[at])
-    redis.call('HSET', KEYS[2], ARGV[at], ARGV[1])
-    answer[#answer + 1] = ARGV[at]
-    free = free - 1
+  local member, weight, overdue = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2] == '1'
+  at = at + 3
+  if weight <= slots and not redis.call('ZSCORE', KEYS[1], member) then
+    if weight <= free then
+      redis.call('ZADD', KEYS[1], now + grace, member)
+      redis.call('HSET', KEYS[2], member, ARGV[1])
+      redis.call('HDEL', KEYS[4], member)
+      if weight ~= 1 then redis.call('HSET', KEYS[4], member, weight) end
+      answer[#answer + 1] = member
+      free = free - weight
+    elseif overdue then
+      break
+    end
   end
-  at = at + 1
 end
 return answer
 """
@@ -145,38 +162,34 @@ class RedisSlots:
         self._away = False
 
     def _keys(self, pool: str) -> list[str]:
-        # one hash tag, so that the three keys lie on one node of a Redis cluster
+        # one hash tag, so that the four keys lie on one node of a Redis cluster
         base = f"celery_sched:{{{self._app}:{pool}}}"
-        return [f"{base}:inflight", f"{base}:granted", f"{base}:rebuilt"]
+        return [f"{base}:inflight", f"{base}:granted", f"{base}:rebuilt", f"{base}:weights"]
 
     def reserve(
         self,
         now: datetime,
         slots: Mapping[str, int],
-        held: Collection[tuple[str, RunId, datetime]],
-        wanted: Mapping[str, Sequence[RunId]],
+        held: Collection[Held],
+        wanted: Mapping[str, Sequence[Candidate]],
     ) -> Granted:
         """See :class:`Slots`. Falls back to counting in the database while Redis is away."""
         granted: set[RunId] = set()
         drift = 0
         try:
-            for pool, ids in wanted.items():
-                rows = [(run_id, lease) for of_pool, run_id, lease in held if of_pool == pool]
-                flat: list[str] = [text for run_id, lease in rows for text in (run_id, _seconds(lease))]
-                arguments: list[str | int] = [
-                    _seconds(now),
-                    GRACE,
-                    slots.get(pool, 0),
-                    len(rows),
-                    *flat,
-                    *ids,
-                ]
+            for pool, candidates in wanted.items():
+                rows = [one for one in held if one.pool == pool]
+                arguments: list[str | int] = [_seconds(now), GRACE, slots.get(pool, 0), len(rows)]
+                for row in rows:
+                    arguments += [row.run_id, _seconds(row.until), row.weight]
+                for one in candidates:
+                    arguments += [one.run_id, one.weight, int(one.overdue)]
                 answer: Any = self._reserve(keys=self._keys(pool), args=arguments)
                 drift += int(answer[0])
                 granted |= {RunId(run_id) for run_id in answer[1:]}
         except redis.RedisError as error:
             self._warn(error)
-            everything = frozenset(run_id for ids in wanted.values() for run_id in ids)
+            everything = frozenset(one.run_id for of_pool in wanted.values() for one in of_pool)
             return Granted(everything, count_slots=True)
         if self._away:
             logger.warning("Redis is back: in-flight counters are used again")
@@ -187,11 +200,12 @@ class RedisSlots:
         """See :class:`Slots`. A release that is lost heals at the next tick's reconcile."""
         if not run_ids:
             return
-        members, grants, _ = self._keys(pool)
+        members, grants, _, weights = self._keys(pool)
         try:
             with self._redis.pipeline(transaction=True) as pipe:
                 pipe.zrem(members, *run_ids)
                 pipe.hdel(grants, *run_ids)
+                pipe.hdel(weights, *run_ids)
                 pipe.execute()
         except redis.RedisError as error:
             self._warn(error)
@@ -199,8 +213,12 @@ class RedisSlots:
     def members(self, pool: str) -> int | None:
         """See :class:`Slots`; ``None`` while Redis is away."""
         try:
-            count: Any = self._redis.zcard(self._keys(pool)[0])
-            return int(count)
+            members, _, _, weights = self._keys(pool)
+            with self._redis.pipeline(transaction=True) as pipe:
+                pipe.zrange(members, 0, -1)
+                pipe.hgetall(weights)
+                found, heavy = pipe.execute()
+            return sum(int(heavy.get(member, 1)) for member in found)
         except redis.RedisError as error:
             self._warn(error)
             return None

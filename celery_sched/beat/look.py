@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from celery_sched.config import Config
-from celery_sched.model import BackfillId, JobId, NodeId, RunId
+from celery_sched.model import BackfillId, NodeId
+from celery_sched.rules.fitting import Candidate, Held
 from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Row, Tx
+from celery_sched.store.queue import Waits
 
 SPARE = 50
 """Candidates read beyond the free slots of a pool."""
@@ -36,19 +38,24 @@ class Queue:
 
     now: datetime
     slots: Mapping[str, int]
-    held: tuple[tuple[str, RunId, datetime], ...]
-    candidates: Mapping[str, tuple[tuple[RunId, JobId], ...]]
-    waiting: Mapping[str, int]
-    fresh: Mapping[str, int]
-    """How many of the waiting never found their pool full before."""
+    held: tuple[Held, ...]
+    candidates: Mapping[str, tuple[Candidate, ...]]
+    """Best first; what does not fit is left out."""
+    waiting: Mapping[str, Waits]
     next_ready: datetime | None
 
     @property
-    def in_flight(self) -> Mapping[str, int]:
-        counts = dict.fromkeys(self.slots, 0)
-        for pool, _, _ in self.held:
-            counts[pool] = counts.get(pool, 0) + 1
-        return counts
+    def taken(self) -> dict[str, int]:
+        """Pool -> slots that are taken."""
+        return taken(self.slots, self.held)
+
+
+def taken(pools: Iterable[str], held: Iterable[Held]) -> dict[str, int]:
+    """Pool -> slots that are taken, of these pools and of those where runs hold any."""
+    slots = dict.fromkeys(pools, 0)
+    for one in held:
+        slots[one.pool] = slots.get(one.pool, 0) + one.weight
+    return slots
 
 
 def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
@@ -70,20 +77,25 @@ def look_closer(tx: Tx, now: datetime, config: Config, limit: int) -> Queue:
     """Read what waits, and the best candidates of each pool that has free slots."""
     slots = {name: pool.slots for name, pool in pools.every(tx, config.app).items()}
     held = tuple(queue.held_in_pools(tx, config.app))
-    counts = queue.ready_by_pool(tx, config.app, now)
-    candidates: dict[str, tuple[tuple[RunId, JobId], ...]] = {}
-    for pool in counts:
-        free = slots.get(pool, 0) - sum(1 for name, _, _ in held if name == pool)
+    in_use = taken(slots, held)
+    waiting = queue.ready_by_pool(tx, config.app, now)
+    candidates: dict[str, tuple[Candidate, ...]] = {}
+    for pool, waits in waiting.items():
+        free = slots.get(pool, 0) - in_use.get(pool, 0)
         if free > 0:
             # more than there are slots for: what a silent session has locked must not hide the others
             wanted = min(free, limit) + SPARE
-            candidates[pool] = tuple(queue.ready_in(tx, config.app, now, pool, wanted))
+            short = waits.heaviest > free
+            candidates[pool] = tuple(
+                queue.ready_in(
+                    tx, config.app, now, pool, wanted, free=free if short else None, slots=slots[pool]
+                )
+            )
     return Queue(
         now=now,
         slots=slots,
         held=held,
         candidates=candidates,
-        waiting={pool: count for pool, (count, _) in counts.items()},
-        fresh={pool: fresh for pool, (_, fresh) in counts.items()},
+        waiting=waiting,
         next_ready=queue.next_ready_at(tx, config.app, now),
     )

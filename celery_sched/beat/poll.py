@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.inflight import GRACE, Granted
 from celery_sched.model import BackfillStatus, Dispatch, JobId, Node, RunId
+from celery_sched.rules.fitting import Candidate, Room
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.runtime import Runtime
 from celery_sched.steps.backfill import backfill
@@ -254,7 +255,7 @@ class Poll:
     def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch]) -> bool:
         """Claim what has slots and publish it, with what the sweep found unstarted."""
         wanted = {
-            pool: sorted((run_id for run_id, _ in chosen), key=self._lost.__contains__)
+            pool: sorted(chosen, key=lambda one: one.run_id in self._lost)
             for pool, chosen in waiting.candidates.items()
         }
         again, self._unpublished = [*self._unpublished, *republish], []
@@ -272,30 +273,31 @@ class Poll:
         )
         counts.drift = granted.drift
         self._drift = Drift(granted.drift, self._drift.drift_total + granted.drift)
-        dispatches: list[Dispatch] = []
+        claimed = Claimed()
         if publisher is not None:
             try:
                 # no look at the deadline in between: claimed and not published, they would wait for a lease
-                dispatches = self._claim_granted(waiting, granted, counts)
-                self._publish(publisher, [*again, *dispatches], counts)
+                claimed = self._claim_granted(wanted, waiting.now, granted, counts)
+                self._publish(publisher, [*again, *claimed.dispatches], counts)
                 counts.republished = len(again)
             finally:
                 self._broker.give_back(publisher)
-        counts.dispatched = len(dispatches)
-        return self._full(waiting, dispatches, counts) and not self._broker.away and not held_up
+        counts.dispatched = len(claimed.dispatches)
+        return self._left(waiting, claimed, counts) and not self._broker.away and not held_up
 
-    def _claim_granted(self, waiting: Queue, granted: Granted, counts: Counts) -> list[Dispatch]:
+    def _claim_granted(
+        self, wanted: Mapping[str, Sequence[Candidate]], asked_at: datetime, granted: Granted, counts: Counts
+    ) -> Claimed:
         candidates = {
-            pool: [(run_id, job_id) for run_id, job_id in chosen if run_id in granted.runs]
-            for pool, chosen in waiting.candidates.items()
+            pool: [one for one in chosen if one.run_id in granted.runs] for pool, chosen in wanted.items()
         }
-        pool_of = {run_id: pool for pool, chosen in candidates.items() for run_id, _ in chosen}
+        pool_of = {one.run_id: pool for pool, chosen in candidates.items() for one in chosen}
         if not pool_of:
-            return []
+            return Claimed()
         taken: set[RunId] = set()
 
         def work(tx: Tx, now: datetime) -> Claimed:
-            if not granted.count_slots and now - waiting.now > CLAIM_WITHIN:
+            if not granted.count_slots and now - asked_at > CLAIM_WITHIN:
                 return Claimed(lost=tuple(pool_of))  # somebody else may have been granted these slots by now
             return claim(tx, now, self.config, candidates, count_slots=granted.count_slots)
 
@@ -309,7 +311,9 @@ class Poll:
             self._release((pool, run_id) for run_id, pool in pool_of.items() if run_id not in taken)
         counts.lock_lost += len(done.lost)
         self._lost = frozenset(done.lost)
-        return list(done.dispatches)
+        for dispatch, why in done.failed:
+            logger.error("run %s of job %r is not started: %s", dispatch.key.id, dispatch.job, why)
+        return done
 
     def _publish(self, publisher: Publisher, dispatches: Sequence[Dispatch], counts: Counts) -> None:
         if not dispatches:
@@ -335,32 +339,34 @@ class Poll:
         for pool, run_ids in by_pool.items():
             self.runtime.slots.release(pool, run_ids)
 
-    def _full(self, waiting: Queue, dispatches: Sequence[Dispatch], counts: Counts) -> bool:
-        """Note what found no slot; return whether there is more that has slots."""
-        held = dict(waiting.in_flight)
-        for dispatch in dispatches:
-            held[dispatch.pool] = held.get(dispatch.pool, 0) + 1
+    def _left(self, waiting: Queue, claimed: Claimed, counts: Counts) -> bool:
+        """Note what found no slots; return whether there is more that has some."""
+        taken = waiting.taken
+        for pool, slots in claimed.slots.items():
+            taken[pool] = taken.get(pool, 0) + slots
         counts.in_flight = ",".join(
-            (
-                f"{held.get(pool, 0)}/{slots}"
-                if pool == pools.DEFAULT
-                else f"{pool}:{held.get(pool, 0)}/{slots}"
-            )
+            f"{'' if pool == pools.DEFAULT else f'{pool}:'}{taken.get(pool, 0)}/{slots}"
             for pool, slots in waiting.slots.items()
         )
-        full = [pool for pool, slots in waiting.slots.items() if held.get(pool, 0) >= slots]
-        missing = [pool for pool in waiting.waiting if pool not in waiting.slots]
-        if any(waiting.fresh.get(pool, 0) > 0 for pool in [*full, *missing]):
+        gone = {one.key.id for one in (*claimed.dispatches, *(dispatch for dispatch, _ in claimed.failed))}
+        more = False
+        short: dict[str, int] = {}
+        for pool, waits in waiting.waiting.items():
+            slots = waiting.slots.get(pool, 0)
+            chosen = waiting.candidates.get(pool, ())
+            rest = [one for one in chosen if one.run_id not in gone]
+            room = Room(slots - taken.get(pool, 0), slots)
+            free = room.free
+            fits = [one for one in rest if room.takes(one.weight, overdue=one.overdue)]
+            if waits.fresh and (room.closed or waits.heaviest > free):
+                short[pool] = 0 if room.closed else free
+            # what goes on where something was claimed, and more than was looked at waits, is seen next time
+            more = more or bool(fits) or (free > 0 and len(rest) < len(chosen) < waits.count)
+        if short:
             counts.at_capacity = self.runtime.database.run(
-                lambda tx, now: queue.mark_at_capacity(tx, self.config.app, now, [*full, *missing])
+                lambda tx, now: queue.mark_at_capacity(tx, self.config.app, now, short)
             )
-        took: dict[str, int] = {}
-        for dispatch in dispatches:
-            took[dispatch.pool] = took.get(dispatch.pool, 0) + 1
-        return any(
-            count > took.get(pool, 0) and pool in waiting.slots and pool not in full
-            for pool, count in waiting.waiting.items()
-        )
+        return more
 
     def _count(self, counts: Counts) -> None:
         """Add to the app's totals (not worth an error: they are figures, not guarantees)."""

@@ -6,13 +6,14 @@ import click
 
 from celery_sched.cli.access import actor, client_of
 from celery_sched.cli.output import json_option, plain, print_json, print_table, say
+from celery_sched.client.pools import PoolUse
 
 
 @click.group("pools", invoke_without_command=True)
 @json_option
 @click.pass_context
 def pools_command(ctx: click.Context, as_json: bool) -> None:
-    """List the pools; show, create, resize and delete one."""
+    """List the pools and how they are used; show, create, resize and delete one."""
     if ctx.invoked_subcommand is None:
         print_pools(ctx, as_json)
 
@@ -26,12 +27,17 @@ def list_command(ctx: click.Context, as_json: bool) -> None:
 
 
 def print_pools(ctx: click.Context, as_json: bool) -> None:
-    """Every pool of the app with its slots."""
-    pools = client_of(ctx).pools()
+    """Every pool of the app: its slots, those that are taken, and the runs that are queued."""
+    pools = client_of(ctx).pools_in_use()
     if as_json:
         print_json(plain(pools))
     elif pools:
-        print_table(ctx, ("pool", "slots"), [((pool.name, "bold"), pool.slots) for pool in pools])
+        rows = [
+            ((pool.name, "bold"), pool.slots, pool.taken, pool.waiting, pool.heaviest or "") for pool in pools
+        ]
+        print_table(ctx, ("pool", "slots", "taken", "queued", "heaviest"), rows)
+        for pool in pools:
+            warn(pool)
     else:
         say("There are no pools yet: the first scheduler makes `default`.")
 
@@ -42,7 +48,7 @@ def print_pools(ctx: click.Context, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def resize_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> None:
-    """Set how many runs of pool NAME may be active at once; what is active goes on."""
+    """Set how many slots pool NAME has; what is active goes on."""
     client = client_of(ctx)
     old = {pool.name: pool.slots for pool in client.pools()}.get(name)
     client.resize_pool(name, slots, by=actor())
@@ -50,11 +56,17 @@ def resize_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> 
         print_json({"name": name, "slots": slots, "old_slots": old})
     else:
         click.echo(f"pool {name}: {old} -> {slots} slots")
+    warn(client.get_pool(name))
 
 
 @pools_command.command("create")
 @click.argument("name")
-@click.option("--slots", type=click.IntRange(min=0), required=True, help="Runs that may be active at once.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=0),
+    required=True,
+    help="How many there are; a run takes its job's weight of them, 1 by default.",
+)
 @json_option
 @click.pass_context
 def create_command(ctx: click.Context, name: str, slots: int, as_json: bool) -> None:
@@ -86,6 +98,20 @@ def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
         print_json(plain(use))
         return
     click.echo(f"slots      {use.slots}")
-    click.echo(f"in flight  {use.in_flight}")
+    click.echo(f"taken      {use.taken}, by {use.in_flight} run(s)")
     click.echo(f"queued     {use.waiting}")
+    if use.heaviest:
+        click.echo(f"heaviest   {use.heaviest} slot(s) a run")
     click.echo(f"jobs       {', '.join(use.jobs) or 'none'}")
+    warn(use)
+
+
+def warn(use: PoolUse) -> None:
+    """Say which jobs need more slots than a pool has."""
+    if use.too_heavy:
+        names = ", ".join(use.too_heavy)
+        say(
+            f"pool {use.name} has {use.slots} slots, too few for a run of: {names}. They never start;"
+            f" the largest weight is {use.heaviest}.",
+            colour="yellow",
+        )

@@ -20,13 +20,20 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class PoolUse:
-    """A pool's ``slots``, how many are taken and by how many runs they are waited for, and its ``jobs``."""
+    """A pool's ``slots``, who has them and waits for them, and its ``jobs``."""
 
     name: str
     slots: int
+    taken: int
+    """Slots that are taken: the weights of the runs in flight."""
     in_flight: int
+    """Runs that are dispatched or running."""
     waiting: int
     """Runs of it that are queued, whatever they wait for."""
+    heaviest: int
+    """The largest ``weight`` of its jobs; 0: it has none."""
+    too_heavy: Sequence[str]
+    """Jobs whose ``weight`` is more than its slots: their runs never start."""
     jobs: Sequence[str]
 
 
@@ -37,18 +44,42 @@ class Pools(Base):
         """All pools of the app, by name."""
         return self._database.read(lambda tx, now: list(pools.every(tx, self._config.app).values()))
 
+    def pools_in_use(self) -> list[PoolUse]:
+        """How all pools of the app are used, by name."""
+        return self._database.read(self._uses)
+
     def get_pool(self, name: str) -> PoolUse:
         """How a pool is used. :raises NotFound: no such pool."""
 
         def work(tx: Tx, now: datetime) -> PoolUse:
-            app = self._config.app
-            found = pools.every(tx, app).get(name)
-            if found is None:
-                raise self._no_pool(tx, name)
-            queued, held = queue.count_in_pool(tx, app, name)
-            return PoolUse(name, found.slots, held, queued, jobs.names(tx, app, pool=name))
+            for found in self._uses(tx, now):
+                if found.name == name:
+                    return found
+            raise self._no_pool(tx, name)
 
         return self._database.read(work)
+
+    def _uses(self, tx: Tx, now: datetime) -> list[PoolUse]:
+        app = self._config.app
+        uses, weights = queue.use_of_pools(tx, app), jobs.weights(tx, app)
+        found = []
+        for pool in pools.every(tx, app).values():
+            use, of_jobs = uses.get(pool.name, queue.Use()), weights.get(pool.name, {})
+            heavy = [name for name, weight in of_jobs.items() if weight > pool.slots]
+            found.append(
+                PoolUse(
+                    name=pool.name,
+                    slots=pool.slots,
+                    taken=use.taken,
+                    in_flight=use.running,
+                    waiting=use.waiting,
+                    heaviest=max(of_jobs.values(), default=0),
+                    # a pool of no slots is closed to all alike
+                    too_heavy=heavy if pool.slots else [],
+                    jobs=list(of_jobs),
+                )
+            )
+        return found
 
     def create_pool(self, name: str, slots: int, *, by: str = "python") -> Pool:
         """Make a pool, for jobs to name in ``pool``.
@@ -105,7 +136,8 @@ class Pools(Base):
                 raise SchedulerError(
                     f"pool {name!r} is used by {len(using)} job(s) ({named}): give them another one first"
                 )
-            unfinished = sum(queue.count_in_pool(tx, app, name))
+            use = queue.use_of_pools(tx, app).get(name, queue.Use())
+            unfinished = use.running + use.waiting
             if unfinished:
                 raise SchedulerError(
                     f"pool {name!r} has {unfinished} run(s) that are not finished: wait, or cancel them"

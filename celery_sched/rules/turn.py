@@ -22,3 +22,12 @@ def start_by(due: Due, following: datetime | None, now: datetime, *, behind: boo
     """
     late = len(due.run) > 1 or behind or following is None or following <= now
     return now + PATIENCE if late or following is None else min(following, now + PATIENCE)
+
+
+def overdue(ready_at: datetime, start_by: datetime | None, now: datetime) -> bool:
+    """Whether a waiting run has let others go first for long enough: what is free is then kept for it.
+
+    :param start_by: None, or before ``ready_at`` (it is tried again): it has ``PATIENCE`` from then on.
+    """
+    fresh = start_by is None or start_by <= ready_at
+    return (ready_at + PATIENCE if fresh or start_by is None else start_by) <= now

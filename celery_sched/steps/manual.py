@@ -27,7 +27,7 @@ def manual(
         tx,
         [
             {
-                **runs.from_job(row, now),
+                **runs.from_job(row, now, args, kwargs),
                 "id": run_id,
                 "trigger_kind": Trigger.MANUAL.value,
                 "scheduled_for": now,

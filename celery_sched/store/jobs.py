@@ -43,12 +43,23 @@ def standing(tx: Tx, app: str) -> Sequence[Any]:
     return tx.execute(
         select(
             *(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool),
-            job.c.overlap,
+            *(job.c.overlap, job.c.weight),
             *(job.c.pause_on_failure, job.c.failures_in_row),
         )
         .where(job.c.app == app)
         .order_by(job.c.name)
     ).all()
+
+
+def weights(tx: Tx, app: str) -> dict[str, dict[str, int]]:
+    """Pool -> its jobs by name, with the slots that a run of them takes."""
+    rows = tx.execute(
+        select(job.c.pool, job.c.name, job.c.weight).where(job.c.app == app).order_by(job.c.name)
+    )
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row.pool, {})[row.name] = row.weight
+    return found
 
 
 def names(tx: Tx, app: str, *, pool: str | None = None) -> list[str]:

@@ -2,93 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, case, func, or_, select, update
 
 from celery_sched.model import JobId, Misfire, Overlap, RunId
+from celery_sched.rules.fitting import Candidate, Held
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
+from celery_sched.store.ready import best_first, ready
 from celery_sched.store.runs import CHUNK
 from celery_sched.store.tables import job, run
 
 
-def ready(app: str, now: datetime) -> Any:
-    """Subquery: queued runs that may be claimed now, slots apart.
+@dataclass(frozen=True)
+class Waits:
+    """The runs of a pool that could be claimed if there were slots."""
 
-    A job without ``concurrent`` shows its first waiting run only, and none while its lock is held or a
-    run of it is dispatched or running: what cannot be claimed never fills a batch.
+    count: int
+    fresh: int
+    """How many of them never waited for a slot before."""
+    slots: int
+    """How many slots they would take."""
+    heaviest: int
+    """How many the heaviest of them would take."""
+
+
+def ready_in(
+    tx: Tx, app: str, now: datetime, pool: str, limit: int, *, free: int | None = None, slots: int = 0
+) -> list[Candidate]:
+    """The runs of one pool to claim next: by priority, then what should start first.
+
+    :param free: its free slots, of ``slots``: what does not fit into them is left out, however many there
+        are, but for the first one that is overdue: the slots are kept for it. ``None``: all are listed.
     """
-    other = run.alias("other")
-    of_job = (run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
-    free = or_(
-        job.c.overlap == "concurrent",
-        and_(
-            job.c.lock_token.is_(None),
-            ~select(1)
-            .where(
-                other.c.job_id == run.c.job_id,
-                # says nothing new, but lets an index lead to the few that are held: MariaDB read all history
-                other.c.app == app,
-                other.c.status.in_([status.value for status in HELD]),
-            )
-            .exists(),
-        ),
-    )
-    numbered = (
-        select(
-            run.c.id,
-            run.c.job_id,
-            run.c.pool,
-            run.c.priority,
-            func.coalesce(run.c.start_by, run.c.ready_at).label("start_by"),
-            run.c.scheduled_for,
-            run.c.at_capacity_at,
-            job.c.overlap,
-            func.row_number().over(partition_by=run.c.job_id, order_by=of_job).label("place"),
-        )
-        .join(job, job.c.id == run.c.job_id)
-        .where(run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now, free)
-        .where(or_(run.c.expires_at.is_(None), run.c.expires_at > now))
-        .subquery()
-    )
-    return (
-        select(numbered)
-        .where(or_(numbered.c.overlap == "concurrent", numbered.c.place == 1))
-        .subquery("ready")
-    )
-
-
-def _best_first(columns: Any) -> tuple[Any, ...]:
-    """By priority, then what should start first, then the oldest occurrence, then the oldest job."""
-    return (columns.priority.desc(), columns.start_by, columns.scheduled_for, columns.job_id, columns.id)
-
-
-def ready_in(tx: Tx, app: str, now: datetime, pool: str, limit: int) -> list[tuple[RunId, JobId]]:
-    """The runs of one pool to claim next: by priority, then what should start first."""
     candidates = ready(app, now)
+    mine = candidates.c.pool == pool
+    if free is not None:
+        heavy = select(candidates.c.id).where(
+            mine, candidates.c.overdue == 1, candidates.c.weight > free, candidates.c.weight <= slots
+        )
+        first = tx.execute(heavy.order_by(*best_first(candidates.c)).limit(1)).scalar()
+        mine = and_(mine, or_(candidates.c.weight <= free, candidates.c.id == (first or "")))
     rows = tx.execute(
-        select(candidates.c.id, candidates.c.job_id)
-        .where(candidates.c.pool == pool)
-        .order_by(*_best_first(candidates.c))
+        select(candidates.c.id, candidates.c.job_id, candidates.c.weight, candidates.c.overdue)
+        .where(mine)
+        .order_by(*best_first(candidates.c))
         .limit(limit)
     )
-    return [(RunId(run_id), JobId(job_id)) for run_id, job_id in rows]
+    return [Candidate(RunId(row.id), JobId(row.job_id), int(row.weight), bool(row.overdue)) for row in rows]
 
 
-def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, tuple[int, int]]:
-    """Pool -> (runs that could be claimed if there were slots, how many of them never waited for one)."""
+def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, Waits]:
+    """Pool -> the runs that could be claimed if there were slots."""
     candidates = ready(app, now)
     rows = tx.execute(
         select(
             candidates.c.pool,
             func.count(),
             func.sum(case((candidates.c.at_capacity_at.is_(None), 1), else_=0)),
+            func.sum(candidates.c.weight),
+            func.max(candidates.c.weight),
         ).group_by(candidates.c.pool)
     )
-    return {pool: (int(count), int(fresh)) for pool, count, fresh in rows}
+    return {pool: Waits(*(int(number) for number in numbers)) for pool, *numbers in rows}
 
 
 def any_ready(tx: Tx, app: str, now: datetime) -> bool:
@@ -97,12 +76,16 @@ def any_ready(tx: Tx, app: str, now: datetime) -> bool:
     return tx.execute(select(1).select_from(run).where(*waits).limit(1)).first() is not None
 
 
-def mark_at_capacity(tx: Tx, app: str, now: datetime, pools: Collection[str]) -> int:
-    """Note the runs that found no slot, each once; return how many are new."""
+def mark_at_capacity(tx: Tx, app: str, now: datetime, free: Mapping[str, int]) -> int:
+    """Note the runs that found too few slots, each once; return how many are new.
+
+    :param free: pool -> the slots that are left in it; of other pools nothing is noted.
+    """
     candidates = ready(app, now)
+    short = [and_(candidates.c.pool == pool, candidates.c.weight > left) for pool, left in free.items()]
     ids = list(
         tx.execute(
-            select(candidates.c.id).where(candidates.c.pool.in_(pools), candidates.c.at_capacity_at.is_(None))
+            select(candidates.c.id).where(or_(*short), candidates.c.at_capacity_at.is_(None))
         ).scalars()
     )
     marked = 0
@@ -119,24 +102,40 @@ def mark_at_capacity(tx: Tx, app: str, now: datetime, pools: Collection[str]) ->
     return marked
 
 
-def held_in_pools(tx: Tx, app: str) -> list[tuple[str, RunId, datetime]]:
-    """Pool, id and lease end of every dispatched or running run: the truth about slots."""
+def held_in_pools(tx: Tx, app: str) -> list[Held]:
+    """Every dispatched or running run, with its pool, weight and lease: the truth about slots."""
     rows = tx.execute(
-        select(run.c.pool, run.c.id, run.c.lease_expires_at).where(
+        select(run.c.pool, run.c.id, run.c.lease_expires_at, run.c.weight).where(
             run.c.app == app, run.c.status.in_([status.value for status in HELD])
         )
     )
-    return [(pool, RunId(run_id), lease) for pool, run_id, lease in rows]
+    return [Held(pool, RunId(run_id), lease, weight) for pool, run_id, lease, weight in rows]
 
 
 def held_counts(tx: Tx, app: str, pools: Collection[str]) -> dict[str, int]:
     """Slots taken in each pool."""
     rows = tx.execute(
-        select(run.c.pool, func.count())
+        select(run.c.pool, func.sum(run.c.weight))
         .where(run.c.app == app, run.c.pool.in_(pools), run.c.status.in_([status.value for status in HELD]))
         .group_by(run.c.pool)
     )
-    return {pool: int(count) for pool, count in rows}
+    return {pool: int(slots) for pool, slots in rows}
+
+
+def held_keys(tx: Tx, app: str, keys: Collection[str]) -> dict[str, int]:
+    """How many runs of each concurrency key are dispatched or running."""
+    if not keys:
+        return {}
+    rows = tx.execute(
+        select(run.c.concurrency_key, func.count())
+        .where(
+            run.c.app == app,
+            run.c.status.in_([status.value for status in HELD]),
+            run.c.concurrency_key.in_(keys),
+        )
+        .group_by(run.c.concurrency_key)
+    )
+    return {key: int(count) for key, count in rows}
 
 
 def full_jobs(tx: Tx, app: str) -> list[tuple[str, int, int]]:
@@ -161,15 +160,29 @@ def full_jobs(tx: Tx, app: str) -> list[tuple[str, int, int]]:
     return [(name, int(active), limit) for name, active, limit in rows]
 
 
-def count_in_pool(tx: Tx, app: str, pool: str) -> tuple[int, int]:
-    """How many runs of a pool are queued, and how many hold a slot."""
-    held = case((run.c.status.in_([status.value for status in HELD]), 1), else_=0)
-    count, slots = tx.execute(
-        select(func.count(), func.coalesce(func.sum(held), 0)).where(
-            run.c.app == app, run.c.pool == pool, run.c.status.in_([status.value for status in ACTIVE])
+@dataclass(frozen=True)
+class Use:
+    """How a pool is used: slots taken, by how many runs, and how many runs are queued, for whatever."""
+
+    taken: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+def use_of_pools(tx: Tx, app: str) -> dict[str, Use]:
+    """Pool -> how it is used; one that is not used is left out."""
+    held = run.c.status.in_([status.value for status in HELD])
+    rows = tx.execute(
+        select(
+            run.c.pool,
+            func.sum(case((held, run.c.weight), else_=0)),
+            func.sum(case((held, 1), else_=0)),
+            func.sum(case((held, 0), else_=1)),
         )
-    ).one()
-    return int(count) - int(slots), int(slots)
+        .where(run.c.app == app, run.c.status.in_([status.value for status in ACTIVE]))
+        .group_by(run.c.pool)
+    )
+    return {pool: Use(*(int(number) for number in numbers)) for pool, *numbers in rows}
 
 
 def held_jobs(tx: Tx, jobs: Collection[JobId]) -> set[JobId]:

@@ -23,8 +23,9 @@ from sqlalchemy import (
     update,
 )
 
+from celery_sched.errors import InvalidValue
 from celery_sched.model import Dispatch, JobId, NodeId, Run, RunId, RunKey, Trigger
-from celery_sched.rules import transitions
+from celery_sched.rules import keys, transitions
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import attempt, run
@@ -98,8 +99,20 @@ def add(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
         tx.execute(insert(run), list(rows))
 
 
-def from_job(row: Any, now: datetime) -> dict[str, Any]:
-    """The columns that every new run takes from its job's row."""
+def from_job(
+    row: Any, now: datetime, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The columns that every new run takes from its job's row.
+
+    :param args: the run's own arguments, which its concurrency key is made of; ``None``: the job's. What can
+        have no key is queued without one: the claim, which makes it again, says what is wrong.
+    """
+    try:
+        key = keys.key_of(
+            row.concurrency_key, row.args if args is None else args, row.kwargs if kwargs is None else kwargs
+        )
+    except InvalidValue:
+        key = None
     return {
         "app": row.app,
         "job_id": row.id,
@@ -107,10 +120,22 @@ def from_job(row: Any, now: datetime) -> dict[str, Any]:
         "task": row.task,
         "pool": row.pool,
         "priority": row.priority,
+        "concurrency_key": key,
         "attempt": 1,
         "queued_at": now,
         "ready_at": now,
     }
+
+
+def set_keys(tx: Tx, keys: Mapping[RunId, str | None]) -> None:
+    """Write the concurrency keys of queued runs (locked by the caller)."""
+    for key in set(keys.values()):
+        ids = [run_id for run_id, of_run in keys.items() if of_run == key]
+        tx.execute(
+            update(run)
+            .where(run.c.id.in_(ids), run.c.status == RunStatus.QUEUED.value)
+            .values(concurrency_key=key)
+        )
 
 
 def existing_keys(tx: Tx, keys: Collection[str]) -> set[str]:

@@ -8,10 +8,14 @@ from typing import Any
 from sqlalchemy import case, select
 
 from celery_sched.model import Overlap, RunId
+from celery_sched.rules.fitting import fit
 from celery_sched.rules.transitions import ACTIVE, HELD, RunStatus
 from celery_sched.store import pools, queue
-from celery_sched.store.engine import Tx
+from celery_sched.store.engine import Row, Tx
 from celery_sched.store.tables import run
+
+LOOKED = 500
+"""Most candidates of a pool that are looked at."""
 
 
 def of(tx: Tx, now: datetime, job: Any, run_id: RunId) -> tuple[str | None, RunId | None]:
@@ -22,17 +26,42 @@ def of(tx: Tx, now: datetime, job: Any, run_id: RunId) -> tuple[str | None, RunI
     first = None if job.overlap == Overlap.CONCURRENT else _before(tx, now, job, run_id)
     if first is not None:
         return f"behind run {first.id}, which is {first.status}", RunId(first.id)
-    known = pools.every(tx, job.app).get(job.pool)
+    row = tx.execute(select(run).where(run.c.id == run_id)).one()
+    full = for_key(tx, job, row)
+    if full is not None:
+        return full, None
+    known = pools.every(tx, job.app).get(row.pool)
     if known is None:
         # the first scheduler makes this one
-        missing = None if job.pool == pools.DEFAULT else f"for pool {job.pool!r}, which does not exist"
+        missing = None if row.pool == pools.DEFAULT else f"for pool {row.pool!r}, which does not exist"
         return missing, None
-    held = queue.held_counts(tx, job.app, [job.pool]).get(job.pool, 0)
-    ready, _ = queue.ready_by_pool(tx, job.app, now).get(job.pool, (0, 0))
-    if held + ready <= known.slots:
+    if job.weight > known.slots:
+        return too_heavy(row.pool, job.weight, known.slots), None
+    held = queue.held_counts(tx, job.app, [row.pool]).get(row.pool, 0)
+    free = known.slots - held
+    waiting = queue.ready_in(tx, job.app, now, row.pool, LOOKED, free=free, slots=known.slots)
+    if any(one.run_id == run_id for one in fit(waiting, free, known.slots)):
         return None, None
-    numbers = f"{held} of {known.slots} taken, {ready - 1} other run(s) waiting"
-    return f"for a slot of pool {job.pool!r} ({numbers})", None
+    needs = "a slot" if job.weight == 1 else f"{job.weight} slots"
+    others = queue.ready_by_pool(tx, job.app, now)[row.pool].count - 1
+    numbers = f"{held} of {known.slots} taken, {others} other run(s) waiting"
+    return f"for {needs} of pool {row.pool!r} ({numbers})", None
+
+
+def too_heavy(pool: str, weight: int, slots: int) -> str:
+    """That a run can never start."""
+    return f"for {weight} slots of pool {pool!r}, which has {slots}: it never starts"
+
+
+def for_key(tx: Tx, job: Any, row: Row) -> str | None:
+    """That as many runs of a queued run's concurrency key as may be are in flight; else ``None``."""
+    key = row.concurrency_key
+    if key is None or job.concurrency_key is None:
+        return None
+    held = queue.held_keys(tx, job.app, [key]).get(key, 0)
+    if held < job.key_limit:
+        return None
+    return f"for key {key!r} ({held} in flight, key_limit is {job.key_limit})"
 
 
 def _before(tx: Tx, now: datetime, job: Any, run_id: RunId) -> Any:

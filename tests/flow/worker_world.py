@@ -18,6 +18,7 @@ from celery import Celery
 
 from celery_sched import runtime
 from celery_sched.model import Dispatch, JobDefinition, NodeKind, Overlap, Run, RunId, Source
+from celery_sched.rules.fitting import Candidate
 from celery_sched.steps.claim import claim
 from celery_sched.steps.define import create
 from celery_sched.steps.manual import manual
@@ -150,7 +151,7 @@ class World:
             job_id = create(tx, now, self.config, definition, Source.OPERATOR)
             row = jobs.lock(tx, [job_id])[job_id]
             run_id = manual(tx, now, row, None, None)
-            made = claim(tx, now, self.config, {"default": [(run_id, job_id)]}, count_slots=True)
+            made = claim(tx, now, self.config, {"default": [Candidate(run_id, job_id)]}, count_slots=True)
             return made.dispatches[0]
 
         return self.database.run(work)

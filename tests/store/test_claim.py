@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from celery_sched.rules.fitting import Candidate
 from celery_sched.steps.claim import claim
 from celery_sched.steps.start import Verdict
 from celery_sched.store import pools
@@ -67,11 +68,11 @@ def test_lock_losers_that_were_candidates_hold_no_slot(make_bench: Callable[...,
     """lock losers hold no slot: without a look at the queue first, the claim itself refuses nine of ten."""
     bench = make_bench(max_concurrent_jobs=10)
     job = bench.client.add("greedy", task="t.ok", schedule="every 1h", overlap="queue")
-    wanted = [(bench.client.run("greedy").id, job.id) for _ in range(10)]
+    wanted = [Candidate(bench.client.run("greedy").id, job.id) for _ in range(10)]
     done = bench.database.run(
         lambda tx, now: claim(tx, now, bench.config, {"default": wanted}, count_slots=True)
     )
-    assert ([wanted[0][0]], [run_id for run_id, _ in wanted[1:]]) == (
+    assert ([wanted[0].run_id], [one.run_id for one in wanted[1:]]) == (
         [dispatch.key.id for dispatch in done.dispatches],
         list(done.lost),
     )
@@ -174,7 +175,7 @@ def test_a_waiting_run_is_not_claimed_before_it_is_ready(bench: Bench) -> None:
     later = bench.client.run("job")
     ready_at = bench.clock.now + timedelta(seconds=10)
     bench.set_run(later.id, ready_at=ready_at)
-    wanted = {"default": [(later.id, job.id)]}
+    wanted = {"default": [Candidate(later.id, job.id)]}
 
     def claimed() -> int:
         return len(

@@ -11,6 +11,7 @@ from celery import Celery
 from celery_sched import runtime as runtimes
 from celery_sched.inflight import GRACE, DatabaseSlots, Granted
 from celery_sched.model import RunId
+from celery_sched.rules.fitting import Candidate, Held
 from celery_sched.store.tables import job as job_table
 from celery_sched.testing import FakeClock, ManualScheduler, holding
 from tests.store.world import APP, Bench, statements
@@ -93,8 +94,8 @@ class LateSlots(DatabaseSlots):
         self,
         now: datetime,
         slots: Mapping[str, int],
-        held: Collection[tuple[str, RunId, datetime]],
-        wanted: Mapping[str, Sequence[RunId]],
+        held: Collection[Held],
+        wanted: Mapping[str, Sequence[Candidate]],
     ) -> Granted:
         self._clock.advance(self.seconds)
         return replace(super().reserve(now, slots, held, wanted), count_slots=False)

@@ -12,7 +12,8 @@ import redis
 from celery_sched import failpoints
 from celery_sched.failpoints import FailpointReached
 from celery_sched.inflight import GRACE, RedisSlots
-from celery_sched.model import RunId
+from celery_sched.model import JobId, RunId
+from celery_sched.rules.fitting import Candidate, Held
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.start import Verdict
 from celery_sched.store.tables import job as job_table
@@ -35,8 +36,12 @@ def slots(redis_url: str) -> Iterator[RedisSlots]:
 
 def _ask(slots: RedisSlots, wanted: list[RunId], *, held: list[RunId] | None = None, now: datetime = START,
          limit: int = 3) -> object:  # fmt: skip
-    rows = [("default", run_id, now + timedelta(seconds=60)) for run_id in held or []]
-    return slots.reserve(now, {"default": limit}, rows, {"default": wanted})
+    rows = [Held("default", run_id, now + timedelta(seconds=60)) for run_id in held or []]
+    return slots.reserve(now, {"default": limit}, rows, {"default": _candidates(wanted)})
+
+
+def _candidates(wanted: list[RunId]) -> list[Candidate]:
+    return [Candidate(run_id, JobId(1)) for run_id in wanted]
 
 
 def _granted(slots: RedisSlots, wanted: list[RunId], **more: object) -> list[RunId]:
@@ -67,8 +72,8 @@ def test_an_expired_score_frees_nothing_while_its_run_is_held(slots: RedisSlots)
     _granted(slots, IDS)
     late = START + timedelta(seconds=180)
     assert [] == _granted(slots, IDS[3:], held=IDS[:3], now=late)
-    rows = [("default", run_id, START + timedelta(seconds=60)) for run_id in IDS[:3]]
-    assert frozenset() == slots.reserve(late, {"default": 3}, rows, {"default": IDS[3:]}).runs
+    rows = [Held("default", run_id, START + timedelta(seconds=60)) for run_id in IDS[:3]]
+    assert frozenset() == slots.reserve(late, {"default": 3}, rows, {"default": _candidates(IDS[3:])}).runs
     assert 3 == slots.members("default")
 
 
@@ -99,7 +104,7 @@ def test_a_flush_never_opens_the_gates(slots: RedisSlots, redis_url: str) -> Non
 def test_pools_do_not_share_slots(slots: RedisSlots) -> None:
     """Each pool has its own set, and each app its own pools."""
     _granted(slots, IDS)
-    other = {"narrow": IDS[5:]}
+    other = {"narrow": _candidates(IDS[5:])}
     assert frozenset() == slots.reserve(START, {"narrow": 1}, [], other).runs  # its first rebuild
     assert {IDS[5]} == slots.reserve(START, {"narrow": 1}, [], other).runs
     assert (3, 1) == (slots.members("default"), slots.members("narrow"))

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from celery_sched.model import JobDefinition, RunKey, Source
+from celery_sched.rules.fitting import Candidate
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps import sweep as sweep_step
 from celery_sched.steps.claim import claim
@@ -194,7 +195,7 @@ def test_a_claim_between_lease_expiry_and_sweep_gets_nothing(bench: Bench) -> No
     waiting = bench.client.run("job")
     bench.clock.advance(1000)
     assert () == bench.claim()
-    candidates = {"default": [(waiting.id, old.job_id)]}
+    candidates = {"default": [Candidate(waiting.id, old.job_id)]}
     lost = bench.database.run(lambda tx, now: claim(tx, now, bench.config, candidates, count_slots=True))
     assert ((), (waiting.id,)) == (lost.dispatches, lost.lost)
     assert (old.key.id, "queued") == (bench.job_row().locked_by, bench.status(waiting.id))

@@ -21,6 +21,7 @@ from sqlalchemy import event, update
 from celery_sched import runtime as runtimes
 from celery_sched.config import load
 from celery_sched.model import Dispatch, Job, JobId, NodeId, RunId, RunKey
+from celery_sched.rules.fitting import Candidate
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.claim import claim
 from celery_sched.steps.finish import Finished, Outcome, celery_retry, finish
@@ -122,12 +123,13 @@ class Bench:
         self,
         tx: Any,
         now: datetime,
-        wanted: Sequence[tuple[RunId, JobId]] | None = None,
+        wanted: Sequence[Candidate | tuple[RunId, JobId]] | None = None,
         pool: str = "default",
     ) -> tuple[Dispatch, ...]:
         """Claim these, or what is ready, in a transaction of the caller's."""
         wanted = queue.ready_in(tx, APP, now, pool, 500) if wanted is None else wanted
-        return claim(tx, now, self.config, {pool: wanted}, count_slots=True).dispatches
+        candidates = [one if isinstance(one, Candidate) else Candidate(*one) for one in wanted]
+        return claim(tx, now, self.config, {pool: candidates}, count_slots=True).dispatches
 
     def claimed(self, name: str = "job", **policies: Any) -> Dispatch:
         """A claimed run of a new job."""
