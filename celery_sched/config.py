@@ -54,6 +54,8 @@ class Config:
     kill_grace: timedelta
     exclusive_margin: timedelta
     keep_runs: timedelta
+    keep_events: timedelta
+    max_hops: int
     secrets_dir: Path | None
     """The folder with a file per secret."""
     allow_shell: bool
@@ -274,6 +276,18 @@ SETTINGS = (
         "has to fit; 0.5 s to half of the lease (default: 10 s, or a sixth of the lease if that is shorter)",
     ),
     Setting("keep_runs", parse_duration, "30d", "age at which finished runs are pruned"),
+    Setting(
+        "keep_events",
+        parse_duration,
+        "7d",
+        "age at which events are pruned, with their deliveries, when none of these is open any more",
+    ),
+    Setting(
+        "max_hops",
+        _count,
+        16,
+        "how many jobs in a row may be run for an event that the one before published: ends circles",
+    ),
     Setting(
         "secrets_dir",
         _folder,

@@ -28,7 +28,7 @@ from celery_sched.rules.readers import refuse_unknown
 
 Body = Callable[..., Any]
 
-_FIELDS = {field.name for field in fields(JobDefinition)} - {"name", "task", "schedule", "options"}
+_FIELDS = {field.name for field in fields(JobDefinition)} - {"name", "task", "schedule", "options", "on"}
 # of the Celery task that a function becomes; beside these, every public attribute of Task
 _TASK_OPTIONS = {
     *("bind", "base", "pydantic", "pydantic_strict", "pydantic_context", "pydantic_dump_kwargs", "throws"),
@@ -70,8 +70,9 @@ _registered: list[Registration] = []
 
 
 def job(
-    schedule: str | Sequence[str],
+    schedule: str | Sequence[str] | None = None,
     *,
+    on: Any = None,
     task: Any = None,
     name: str | None = None,
     queue: str | None = None,
@@ -91,7 +92,12 @@ def job(
 
         job("@daily", task=probe, name="probe-daily", kwargs={"deep": True})
 
-    :param schedule: text form of a schedule, in ``timezone``, or several: due whenever one of them is.
+        @job(on="orders.*")                       # whenever an event is published on one of these topics
+        def bill(event): ...                      # `event`: id, topic, payload, key, published_at
+
+    :param schedule: text form of a schedule, in ``timezone``, or several: due whenever one of them is. May be
+        left out with ``on``.
+    :param on: the events that it subscribes to, see docs/events.md.
     :param name: unique in its app; default the task's name.
     :param queue: the queue its messages go to; ``options`` has the other message options.
     :param policies: the fields of :class:`~celery_sched.model.JobDefinition`. Above a function also the
@@ -99,10 +105,13 @@ def job(
     :raises InvalidValue: at once, where the definition stands.
     :raises AlreadyExists: another job of that name stands elsewhere; both places are named.
     """
-    if not isinstance(schedule, str | list | tuple):
+    if not isinstance(schedule, str | list | tuple) and (schedule is not None or on is None):
         raise InvalidValue("the schedule of @job", schedule, schedules.FORMS, 'Write @job("*/5 * * * *").')
     given = {key: policies.pop(key) for key in _FIELDS & policies.keys()}
-    given["schedule"] = schedule
+    if schedule is not None:
+        given["schedule"] = schedule
+    if on is not None:
+        given["on"] = on
     if name is not None:
         given["name"] = name
     if queue is not None or options is not None:
@@ -174,7 +183,7 @@ def _refuse_task_options(policies: Mapping[str, Any], name: str | None, allowed:
     for key in policies:
         if key not in allowed:
             what = f"job {name!r}: option" if name else "option of @job"
-            refuse_unknown(key, sorted({*_FIELDS, "name", "queue", "options", "task"}), what, allowed)
+            refuse_unknown(key, sorted({*_FIELDS, "name", "on", "queue", "options", "task"}), what, allowed)
 
 
 def _register(new: Registration) -> None:

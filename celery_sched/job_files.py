@@ -60,6 +60,8 @@ def shown(definition: JobDefinition, values: Mapping[str, Any]) -> dict[str, Any
             list(default) if isinstance(default, tuple) else default
         ):
             wanted[field.name] = values[field.name]
+    if definition.on is not None:  # else it would be read with another default
+        wanted["retries"] = values["retries"]
     return wanted
 
 
@@ -100,13 +102,18 @@ def _yaml(path: Path, text: str) -> Any:
         raise InvalidValue("the job file", str(path), f"it is no YAML: {error}") from error
 
 
+def _fields(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """A job's fields; what YAML reads as true was written ``on:``."""
+    return {"on" if key is True else str(key): value for key, value in given.items()}
+
+
 def _tables(path: Path, content: Any) -> list[dict[str, Any]]:
     jobs = content.get("jobs") if isinstance(content, Mapping) else None
     unknown = [str(key) for key in content if key != "jobs"] if isinstance(content, Mapping) else []
     if unknown:
         raise InvalidValue("the job file", str(path), f"{SHAPE}; it also has {', '.join(unknown)}")
     if isinstance(jobs, Mapping) and all(isinstance(given, Mapping) for given in jobs.values()):
-        return [{"name": name, **given} for name, given in jobs.items()]
+        return [{"name": name, **_fields(given)} for name, given in jobs.items()]
     if isinstance(jobs, list) and all(isinstance(given, Mapping) for given in jobs):
-        return [{str(key): value for key, value in given.items()} for given in jobs]
+        return [_fields(given) for given in jobs]
     raise InvalidValue("the job file", str(path), SHAPE)

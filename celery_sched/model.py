@@ -13,6 +13,7 @@ RunId = NewType("RunId", str)
 Token = NewType("Token", str)
 NodeId = NewType("NodeId", str)
 BackfillId = NewType("BackfillId", str)
+EventId = NewType("EventId", int)
 
 
 class JobStatus(StrEnum):
@@ -137,6 +138,20 @@ class NoticeStatus(StrEnum):
     """People have been told of it just before."""
 
 
+class DeliveryStatus(StrEnum):
+    """Where a delivery stands."""
+
+    PENDING = "pending"
+    """It waits for a run that carries it."""
+    TAKEN = "taken"
+    """A run carries it, which is not over."""
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    """Its run failed as often as it may: somebody has to look."""
+    DROPPED = "dropped"
+    """It was given up for a reason: a later event, a cancelled run, somebody's wish."""
+
+
 class NodeKind(StrEnum):
     SCHEDULER = "scheduler"
     WORKER = "worker"
@@ -205,6 +220,10 @@ class JobDefinition:
     """The task that puts right what a run that was lost, timed out or cancelled half-way has left behind."""
     must_succeed_by: str | None = None
     """``"06:00"`` in the job's zone, or an age (``"25h"``): an alert when no run has succeeded by then."""
+    on: Mapping[str, Any] | None = None
+    """The events that it subscribes to: topics, and how they are delivered (docs/events.md)."""
+    publishes: str | None = None
+    """The topic on which each of its runs that succeeds publishes its result."""
     priority: int = 5
     """0 (last) to 9 (first)."""
     pool: str = "default"
@@ -415,6 +434,45 @@ class BackfillPreview:
     """Runs that would be carried out again, as a new attempt."""
     left: Mapping[str, int]
     """The runs that would be left as they are, by status; ``unplanned``: what the schedule is to plan yet."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was published on a topic."""
+
+    id: EventId
+    app: str
+    topic: str
+    payload: Any
+    key: str | None
+    dedupe_key: str | None
+    hops: int
+    """How many jobs published and were run for events on the way to it."""
+    run_id: RunId | None
+    """The run that published it."""
+    published_at: datetime | None
+    fanned_out_at: datetime | None
+    """When the jobs that subscribe to it got their deliveries; None: not yet."""
+    deliveries: Mapping[str, int]
+    """How many it has, by status."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One event's way to one job."""
+
+    id: str
+    app: str
+    job: str | None
+    """None: it was deleted."""
+    event_id: EventId
+    topic: str
+    status: DeliveryStatus
+    reason: str | None
+    run_id: RunId | None
+    """The run that carries it, with others when batched."""
+    created_at: datetime
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ NULLABLE_DURATIONS = (
 )
 NULLABLE = (
     *(*NULLABLE_DURATIONS, "start_at", "end_at", "max_runs", "pause_on_failure"),
-    *("on_lost", "must_succeed_by", "concurrency_key", "notify"),
+    *("on_lost", "must_succeed_by", "on", "publishes", "concurrency_key", "notify"),
 )
 LISTS = ("exclude", "retry_on", "give_up_on")
 
@@ -85,6 +85,12 @@ DEFINITION_OPTIONS = (
     click.option(
         "--must-succeed-by", metavar="WHEN", help='Alert without a success by "06:00", or for "25h"; none.'
     ),
+    click.option(
+        "--on",
+        metavar="TOPICS",
+        help='Runs for events: "orders.new", "orders.*,bills.new", or JSON as in docs/events.md; none.',
+    ),
+    click.option("--publishes", metavar="TOPIC", help="Each success publishes its result there; none."),
     click.option("--priority", type=int, help="0 (last) to 9 (first); 5."),
     click.option("--pool", metavar="NAME", help="The pool whose slots its runs take (default)."),
     click.option("--weight", type=int, help="How many slots a run takes (1)."),
@@ -139,6 +145,8 @@ def read_definition(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise InvalidValue(option, fields[name], "a whole number, or none") from error
     if fields.get("notify") is not None:
         fields["notify"] = read_notify(fields["notify"])
+    if fields.get("on") is not None:
+        fields["on"] = read_on(fields["on"])
     for name in LISTS:
         if name in fields:
             terms = list(fields[name])
@@ -155,6 +163,17 @@ def read_notify(text: str) -> Any:
             allowed = """names of targets, or JSON such as '{"on": ["failure"], "to": ["ops"]}'"""
             raise InvalidValue("--notify", text, allowed, f"It cannot be read: {error}.") from error
     return "off" if text.strip().lower() == "off" else [name.strip() for name in text.split(",")]
+
+
+def read_on(text: str) -> Any:
+    """Topics with commas between them, or JSON."""
+    if not text.lstrip().startswith(("{", "[")):
+        return [name.strip() for name in text.split(",")]
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        allowed = """topics, or JSON such as '{"topics": ["orders.*"], "deliver": "latest"}'"""
+        raise InvalidValue("--on", text, allowed, f"It cannot be read: {error}.") from error
 
 
 def read_json(text: str, what: str, kind: type, called: str) -> Any:

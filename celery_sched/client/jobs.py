@@ -14,7 +14,7 @@ from celery_sched.errors import AlreadyExists, InvalidValue, SchedulerError
 from celery_sched.model import Job, JobId, JobStatus, Source
 from celery_sched.rules.definition import checked
 from celery_sched.steps import define
-from celery_sched.store import job_forms, jobs, runs
+from celery_sched.store import job_forms, jobs, runs, subscriptions
 from celery_sched.store.engine import Conflict, Tx
 
 
@@ -22,9 +22,17 @@ class Jobs(Base):
     """What people do with jobs."""
 
     def add(
-        self, name: str, *, task: str, schedule: str | Sequence[str], by: str = "python", **policies: Any
+        self,
+        name: str,
+        *,
+        task: str,
+        schedule: str | Sequence[str] | None = None,
+        by: str = "python",
+        **policies: Any,
     ) -> Job:
         """Add a job. ``policies`` are the other fields of :class:`~celery_sched.model.JobDefinition`.
+
+        It has a ``schedule``, or events that it subscribes to (``on``), or both.
 
         An ``ics:PATH`` in ``exclude`` is read here and now, a relative path from the current folder.
 
@@ -32,7 +40,8 @@ class Jobs(Base):
         :raises AlreadyExists: a job of that name.
         """
         given = with_files(policies, Path.cwd())
-        definition = checked(name=name, task=task, schedule=schedule, **given)
+        times = {} if schedule is None else {"schedule": schedule}
+        definition = checked(name=name, task=task, **times, **given)
 
         def work(tx: Tx, now: datetime) -> Job:
             if jobs.get(tx, self._config.app, name) is not None:
@@ -118,6 +127,7 @@ class Jobs(Base):
                     f"job {name!r} has {active.count + active.backfill} run(s) that are not finished{such}: "
                     "cancel them first, or wait"
                 )
+            subscriptions.remove(tx, now, JobId(row.id), f"job {name!r} was deleted")
             jobs.remove(tx, JobId(row.id))
             self._note(tx, now, by, "delete", name, job_forms.to_json(job_forms.definition_of(row)))
 

@@ -11,11 +11,15 @@ from celery_sched import notify_settings
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules import readers, schedules
+from celery_sched.rules import readers, schedules, subscriptions, topics
 from celery_sched.rules.jobtypes import check as check_type
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
+from celery_sched.rules.schedules.none import NONE
 from celery_sched.rules.schedules.zones import EPOCH, instant_of_wall
 from celery_sched.rules.upcoming import schedule_for
+
+EVENT_DEFAULTS: Mapping[str, Any] = {"schedule": NONE, "retries": 5}
+"""What holds for a job that subscribes to events, and does not say."""
 
 
 def checked(**given: Any) -> JobDefinition:
@@ -40,6 +44,8 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
         readers.a_name(given.get("name"), "name", readers.LONGEST_NAME)
     if unknown:
         readers.refuse_unknown(unknown[0], _FIELDS)
+    if given.get("on") is not None:
+        given = {**EVENT_DEFAULTS, **given}
     values = {}
     for key, read in _FIELDS.items():
         if key in given:
@@ -89,6 +95,10 @@ def _check_limits(definition: JobDefinition) -> None:
     if definition.overlap is Overlap.REPLACE and definition.misfire is Misfire.ALL:
         allowed = "with overlap 'replace' it is once or skip: in a catch-up each run would replace the last"
         raise InvalidValue("misfire", definition.misfire.value, allowed, "Or choose overlap='queue'.")
+    if definition.overlap is Overlap.REPLACE and definition.on is not None:
+        allowed = "not with events (on): each would stop the run of the one before, which nobody repeats"
+        hint = "For the latest event only: on={..., 'deliver': 'latest'}."
+        raise InvalidValue("overlap", definition.overlap.value, allowed, hint)
     if definition.exclusive and definition.overlap is Overlap.CONCURRENT:
         allowed = "an exclusive job has one run at a time"
         raise InvalidValue("overlap", definition.overlap.value, allowed, "Or take exclusive out.")
@@ -147,6 +157,8 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "exclusive": readers.truth,
     "on_lost": readers.optional_named(255),
     "must_succeed_by": readers.deadline,
+    "on": subscriptions.canonical,
+    "publishes": topics.optional_topic,
     "priority": readers.count(0, 9),
     "pool": readers.named(100),
     "weight": readers.count(1, 1000),

@@ -11,7 +11,7 @@ from celery_sched.config import Config
 from celery_sched.errors import InvalidValue
 from celery_sched.model import JobDefinition, JobId, JobStatus, Source
 from celery_sched.rules.upcoming import TIMES, jitter_for, next_occurrence, over
-from celery_sched.store import apps, job_forms, jobs, leaving
+from celery_sched.store import apps, job_forms, jobs, leaving, subscriptions
 from celery_sched.store.engine import Tx
 
 GONE = "gone from code"
@@ -53,7 +53,7 @@ def create(
             raise
         # one job's bad schedule never keeps a scheduler from starting
         status, reason = JobStatus.ERROR, f"{type(error).__name__}: {error}"
-    return jobs.add(
+    job_id = jobs.add(
         tx,
         now,
         config.app,
@@ -64,6 +64,9 @@ def create(
         next_run_at=upcoming if status is JobStatus.ACTIVE else None,
         code_definition=job_forms.to_json(definition) if source is Source.CODE else None,
     )
+    if definition.on is not None:
+        subscriptions.follow(tx, now, config.app, job_id, definition.on)
+    return job_id
 
 
 def change(
@@ -94,6 +97,8 @@ def change(
         written |= standing | leaving.leave(
             tx, now, row, JobStatus(standing.get("status", row.status)), "changed", timing
         )
+    if "on" in changes:
+        subscriptions.follow(tx, now, row.app, JobId(row.id), definition.on)
     return jobs.define(tx, now, JobId(row.id), row.version, written)
 
 

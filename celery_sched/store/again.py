@@ -13,7 +13,7 @@ from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, RunId, Trigger
 from celery_sched.rules import retry as retry_rule
 from celery_sched.rules.transitions import FAILURES, HELD, TERMINAL, RunStatus
-from celery_sched.store import attempts, job_forms, jobs, runs
+from celery_sched.store import attempts, deliveries, job_forms, jobs, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle, stop_text
 from celery_sched.store.tables import run
@@ -67,6 +67,7 @@ def again(tx: Tx, now: datetime, rows: Sequence[Row[Any]], **columns: Any) -> in
     attempts.keep(
         tx, [attempts.Ended(row, row.status, row.reason, row.error, row.finished_at) for row in rows]
     )
+    deliveries.again(tx, [RunId(row.id) for row in rows])
     jobs.take_back_outcomes(tx, [(JobId(row.job_id), RunStatus(row.status)) for row in rows])
     return matched
 
@@ -129,6 +130,8 @@ def _decide(one: Ended, job_row: Any) -> retry_rule.Again | retry_rule.GiveUp:
         definition = job_forms.definition_of(job_row)
     except Exception as error:  # a row edited by plain SQL must not undo how a run ended
         return retry_rule.GiveUp(f"not tried again: its job cannot be read ({error})")
+    if one.row.trigger_kind == Trigger.EVENT:  # delivered at least once, whatever the job says
+        definition = replace(definition, requeue=True)
     return retry_rule.decide(
         definition,
         one.settlement.status,

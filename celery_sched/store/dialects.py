@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL, Connection, Table, insert, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.sql.elements import TextClause
 
@@ -76,6 +77,34 @@ class Dialect:
         return self.name != "mariadb" or code in _MARIADB_AWAY or (len(code) == 4 and code.startswith("2"))
 
 
+def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> int | None:
+    """Insert a row that others may be inserting just now; return its ``id``, or None: it is there already.
+
+    It works in anybody's transaction, which goes on whatever comes out. Who waits for a row that another
+    transaction has inserted and not committed waits for that.
+    """
+    name = _BY_NAME[connection.dialect.name].name
+    if name == "mariadb":
+        # IGNORE would also swallow values that do not fit: the caller has checked them
+        done = connection.execute(insert(table).prefix_with("IGNORE").values(**row))
+        return int(done.lastrowid) if done.rowcount else None
+    insert_into = sqlite.insert if name == "sqlite" else postgresql.insert
+    statement = insert_into(table).values(**row).on_conflict_do_nothing().returning(table.c.id)
+    return connection.execute(statement).scalar()
+
+
+def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert these rows, except those that are there already."""
+    if not rows:
+        return
+    name = _BY_NAME[connection.dialect.name].name
+    if name == "mariadb":
+        connection.execute(insert(table).prefix_with("IGNORE"), list(rows))
+        return
+    insert_into = sqlite.insert if name == "sqlite" else postgresql.insert
+    connection.execute(insert_into(table).on_conflict_do_nothing(), list(rows))
+
+
 def _code(error: DBAPIError) -> str:
     original = error.orig
     code = getattr(original, "sqlstate", None)
@@ -111,6 +140,11 @@ _MARIADB = Dialect(
 )
 _SQLITE = Dialect("sqlite", None, False, frozenset({"database is locked"}))
 _BY_NAME = {"postgresql": _POSTGRESQL, "mysql": _MARIADB, "mariadb": _MARIADB, "sqlite": _SQLITE}
+
+
+def is_known(url: URL) -> bool:
+    """Whether the scheduler can keep its tables in such a database."""
+    return url.get_backend_name() in _BY_NAME
 
 
 def of(url: URL) -> Dialect:

@@ -156,12 +156,20 @@ class Database:
                 yield connection, self._now(connection)
 
     def _now(self, connection: Connection) -> datetime:
-        if self._clock is not None:
-            return self._clock()
-        if self.dialect.now is None:
-            return datetime.now(UTC)
-        value: datetime = connection.execute(self.dialect.now).scalar_one()
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return self._clock() if self._clock is not None else now_of(connection)
+
+    def now_in(self, connection: Connection) -> datetime:
+        """Now, asked over somebody else's connection."""
+        return self._now(connection)
+
+
+def now_of(connection: Connection) -> datetime:
+    """The clock of the database at the other end; of SQLite the host's."""
+    statement = dialects.of(connection.engine.url).now
+    if statement is None:
+        return datetime.now(UTC)
+    value: datetime = connection.execute(statement).scalar_one()
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Watchdog:

@@ -420,7 +420,7 @@ delivery = Table(
     Column("finished_at", Instant),
     UniqueConstraint("subscription_id", "event_id"),
     Index(None, "app", "status", "created_at"),
-    Index(None, "subscription_id", "status", "event_id"),  # what waits, the oldest first, from the index alone
+    Index(None, "subscription_id", "status", "event_id"),  # what waits, oldest first
     Index(None, "run_id"),
     Index(None, "event_id"),
     mysql_engine="InnoDB",
