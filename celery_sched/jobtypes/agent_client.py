@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from celery_sched.errors import SchedulerError
 from celery_sched.jobtypes import agent_answers as answers
+from celery_sched.jobtypes import agent_http as http
 from celery_sched.jobtypes import agent_wire as wire
 from celery_sched.jobtypes.agent_answers import Completion
 from celery_sched.jobtypes.agent_errors import Failed, Next, of_error
@@ -53,8 +55,8 @@ class Attempt:
     seconds: float
 
 
-class GivenUp(Exception):
-    """No answer. The text lists every attempt."""
+class GivenUp(SchedulerError):
+    """No answer: attempts or time are used up. The text lists every attempt."""
 
     def __init__(self, why: str, attempts: Sequence[Attempt]) -> None:
         self.why, self.attempts = why, tuple(attempts)
@@ -62,6 +64,10 @@ class GivenUp(Exception):
             f"  {n}. {a.model}, {a.seconds:.1f} s: {a.error}" for n, a in enumerate(attempts, 1) if a.error
         ]
         super().__init__("\n".join([f"no answer from the models: {why}", *lines]))
+
+
+class Refused(GivenUp):
+    """No answer: the servers refuse the request itself. Making it again changes nothing."""
 
 
 @dataclass
@@ -89,7 +95,8 @@ class Budget:
         Models are asked in their order; a model that was asked already comes after those that were asked less
         often, so that a busy one is waited for only when no other is left.
 
-        :raises GivenUp: attempts or time are used up, or the request itself is refused.
+        :raises GivenUp: attempts or time are used up.
+        :raises Refused: the request itself is refused, or no model is known there.
         """
         self.tries, self.since = {}, len(self.attempts)
         while True:
@@ -101,7 +108,7 @@ class Budget:
             except Failed as error:
                 self._note(model, error.status, str(error), began)
                 if error.next is Next.GIVE_UP:
-                    raise self._given_up("the request is refused") from error
+                    raise Refused("the request is refused", self.attempts) from error
                 if error.next is Next.OTHER_MODEL:
                     self.gone.add(model)
                 self._pause(model, error.retry_after)
@@ -123,14 +130,13 @@ class Budget:
             if model not in self.gone and self.tries.get(model, 0) < endpoint.attempts_per_model
         ]
         if not left:
-            used = f"{endpoint.attempts_per_model} attempts each (attempts_per_model)"
-            raise self._given_up("no model is known there" if self._all_gone else f"all models had {used}")
+            if self.gone >= set(endpoint.models):
+                raise Refused("no model is known there", self.attempts)
+            raise self._given_up(
+                f"all models had {endpoint.attempts_per_model} attempts (attempts_per_model)"
+            )
         now = time.monotonic()
         return min(left, key=lambda m: (max(now, self.ready_at.get(m, now)), self.tries.get(m, 0)))
-
-    @property
-    def _all_gone(self) -> bool:
-        return self.gone >= set(self.endpoint.models)
 
     def _wait_for(self, model: str) -> str:
         ready_at = self.ready_at.get(model, 0.0)
@@ -154,8 +160,8 @@ class Budget:
         accept = FROM_SERVER if endpoint.stream else "application/json"
         headers = {"Content-Type": "application/json", "Accept": accept, **endpoint.headers}
         url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
-        answer = wire.post(
-            url, headers, json.dumps(body).encode(), limits, self.alive, resolve=endpoint.resolve
+        answer = http.request(
+            "POST", url, headers, json.dumps(body).encode(), limits, self.alive, resolve=endpoint.resolve
         )
         try:
             if answer.status != 200:

@@ -1,4 +1,4 @@
-"""One HTTP request whose every wait is bounded: connecting, silence, and the request as a whole.
+"""A connection whose every wait is bounded: connecting, silence, and the request as a whole.
 
 The time-outs of HTTP libraries are between two bytes: a server that sends one byte a second keeps such a call
 for ever. Here each wait for the socket lasts until the earliest of its limits, in slices, so that the caller
@@ -15,18 +15,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
-from urllib.parse import urlsplit
-
-from celery_sched.errors import InvalidValue
 
 SLICE = 1.0
 """Seconds of waiting after which the caller is asked whether to go on."""
-LONGEST_LINE = 1 << 20
-ACCEPTED = ("http", "https")
 
 Resolve = Callable[[str, int], list[str]]
 """Host and port to the addresses that may be asked; raises for one that may not."""
@@ -52,53 +46,6 @@ def addresses(host: str, port: int) -> list[str]:
     """All addresses of a host, in the order in which they are to be tried."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[4][0]) for address in found))
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The head of an answer, and its body as it comes. To be closed."""
-
-    status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    response: HTTPResponse
-    wire: Wire
-
-    def lines(self) -> Iterator[str]:
-        """The lines of the body as they arrive; ends where the body ends, whole or not.
-
-        :raises Unreachable: a limit was reached, or the connection broke.
-        """
-        size = 0
-        while True:
-            raw = self.wire.caught(lambda: self.response.readline(LONGEST_LINE))
-            if not raw:
-                return
-            size += len(raw)
-            self._bound(size)
-            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-                raise Unreachable(f"a line of the answer is longer than {LONGEST_LINE} bytes")
-            yield raw.decode("utf-8", "replace").rstrip("\r\n")
-
-    def body(self) -> bytes:
-        """The whole body.
-
-        :raises Unreachable: as :meth:`lines`; also for a body shorter than announced.
-        """
-        raw = self.wire.caught(lambda: self.response.read(self.wire.limits.size + 1))
-        missing = self.response.length  # what was announced and never came
-        if missing and len(raw) <= self.wire.limits.size:
-            raise Unreachable(f"the connection ended {missing} bytes before the answer did")
-        self._bound(len(raw))
-        return raw
-
-    def close(self) -> None:
-        self.response.close()
-        self.wire.close()
-
-    def _bound(self, size: int) -> None:
-        if size > self.wire.limits.size:
-            raise Unreachable(f"the answer is longer than {self.wire.limits.size} bytes")
 
 
 class Wire(io.RawIOBase):
@@ -138,15 +85,6 @@ class Wire(io.RawIOBase):
                 problem = f"no connection: {error}"
             self.close()
         raise Unreachable(problem)
-
-    def caught(self, read: Callable[[], bytes]) -> bytes:
-        """What ``read`` reads, its errors as ours."""
-        try:
-            return read()
-        except HTTPException as error:
-            raise Unreachable(f"the answer broke off or is no HTTP: {error!r}") from error
-        except OSError as error:
-            raise Unreachable(f"the connection broke: {error}") from error
 
     # what http.client uses
 
@@ -242,42 +180,3 @@ class Wire(io.RawIOBase):
     @staticmethod
     def _shown(seconds: float) -> str:
         return f"{seconds:g} s"
-
-
-def post(
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    limits: Limits,
-    alive: Callable[[], None],
-    *,
-    resolve: Resolve = addresses,
-    tls: ssl.SSLContext | None = None,
-) -> Answer:
-    """Send one POST and return the head of what is answered. Redirects are answers like any other.
-
-    :raises Unreachable: no head came within the limits.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ACCEPTED or not parts.hostname or not math.isfinite(limits.deadline):
-        raise InvalidValue("url", url, "http:// or https:// and a host")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    wire = Wire(limits, alive)
-    try:
-        wire.connect(parts.scheme, parts.hostname, port, resolve, tls)
-        connection = HTTPConnection(parts.netloc.rpartition("@")[2])
-        connection.sock = wire  # all it does with it is sendall
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", target, body, {**headers, "Connection": "close"})
-        response = HTTPResponse(wire, method="POST")  # type: ignore[arg-type]  # it only asks for makefile
-        response.begin()
-    except HTTPException as error:
-        wire.close()
-        raise Unreachable(f"the answer is no HTTP: {error!r}") from error
-    except OSError as error:
-        wire.close()
-        raise Unreachable(f"the connection broke: {error}") from error
-    except BaseException:
-        wire.close()
-        raise
-    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response, wire)

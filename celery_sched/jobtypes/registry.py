@@ -23,7 +23,9 @@ from celery_sched.rules import jobtypes as rules
 logger = logging.getLogger("celery_sched.jobtypes")
 GROUP = "celery_sched.jobtypes"
 """The group of entry points: the name is the type's, the object its class."""
-BUILT_IN: dict[str, str] = {}
+BUILT_IN: dict[str, str] = {
+    "agent": "celery_sched.jobtypes.agent:AgentType",
+}
 """Our own: name -> ``module:class``."""
 TAKEN = ("ping", "notify")
 """Tasks of ours that are no types."""

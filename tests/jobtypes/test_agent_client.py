@@ -13,7 +13,7 @@ import pytest
 
 from celery_sched.errors import InvalidValue
 from celery_sched.jobtypes.agent_answers import Completion, Usage
-from celery_sched.jobtypes.agent_client import Budget, Endpoint, GivenUp
+from celery_sched.jobtypes.agent_client import Budget, Endpoint, GivenUp, Refused
 from tests.jobtypes import model_server as server
 
 DEADLINE = 2.0
@@ -142,6 +142,7 @@ def test_refused_at_once(status: int) -> None:
         error = given_up(budget(site.url, ("a", "b")))
     assert ["a"] == site.models
     assert [status] == [attempt.status for attempt in error.attempts]
+    assert isinstance(error, Refused)
     assert "the request is refused" in str(error)
     assert f"1. a, 0.0 s: HTTP {status} invalid: bad request" in str(error).replace("0.1 s", "0.0 s")
 
@@ -163,6 +164,7 @@ def test_no_model_known() -> None:
     with server.site([server.error(404, message="no such model")]) as site:
         error = given_up(budget(site.url, ("a", "b"), attempts_per_model=5, max_attempts=10))
     assert ["a", "b"] == site.models
+    assert isinstance(error, Refused)
     assert "no model is known there" in str(error)
 
 
@@ -171,7 +173,7 @@ def test_order_and_bound_per_model() -> None:
     with server.site([server.body(503, "busy")]) as site:
         error = given_up(budget(site.url, ("a", "b", "c"), attempts_per_model=2, max_attempts=99, pause=0.3))
     assert ["a", "b", "c"] * 2 == site.models
-    assert "all models had 2 attempts each" in str(error)
+    assert "all models had 2 attempts" in str(error)
     assert [f"{n}. {m}, " in str(error) for n, m in enumerate(site.models, 1)] == [True] * 6
 
 
@@ -180,6 +182,7 @@ def test_bound_in_all() -> None:
     with server.site([server.body(503, "busy")]) as site:
         error = given_up(budget(site.url, ("a", "b"), attempts_per_model=50, max_attempts=5))
     assert 5 == len(site.asked) == len(error.attempts)
+    assert not isinstance(error, Refused)
     assert "all 5 attempts are used up" in str(error)
 
 
