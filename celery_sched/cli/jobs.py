@@ -45,6 +45,7 @@ MOST_HOURS = 31 * 24
 status_option = click.option(
     "--status", type=click.Choice([status.value for status in JobStatus]), help="Only jobs of this status."
 )
+all_option = click.option("--all", "system", is_flag=True, help="The scheduler's own jobs too.")
 calendar_option = click.option("--calendar", is_flag=True, help="Draw when they are due in the next hours.")
 hours_option = click.option(
     "--hours", type=click.IntRange(1, MOST_HOURS), help="With --calendar: how many hours (24)."
@@ -53,16 +54,17 @@ hours_option = click.option(
 
 @click.group("jobs", invoke_without_command=True)
 @status_option
+@all_option
 @calendar_option
 @hours_option
 @json_option
 @click.pass_context
 def jobs_command(
-    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+    ctx: click.Context, status: str | None, system: bool, calendar: bool, hours: int | None, as_json: bool
 ) -> None:
     """List the jobs; show, add, edit and delete one."""
     if ctx.invoked_subcommand is None:
-        print_jobs(ctx, status, calendar, hours, as_json)
+        print_jobs(ctx, status, system, calendar, hours, as_json)
 
 
 jobs_command.add_command(apply_command)
@@ -71,25 +73,26 @@ jobs_command.add_command(export_command)
 
 @jobs_command.command("list")
 @status_option
+@all_option
 @calendar_option
 @hours_option
 @json_option
 @click.pass_context
 def list_command(
-    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+    ctx: click.Context, status: str | None, system: bool, calendar: bool, hours: int | None, as_json: bool
 ) -> None:
     """List the jobs."""
-    print_jobs(ctx, status, calendar, hours, as_json)
+    print_jobs(ctx, status, system, calendar, hours, as_json)
 
 
 def print_jobs(
-    ctx: click.Context, status: str | None, calendar: bool, hours: int | None, as_json: bool
+    ctx: click.Context, status: str | None, system: bool, calendar: bool, hours: int | None, as_json: bool
 ) -> None:
     """All jobs, or those of one status: as a list, or on a timeline of the next hours."""
     if hours is not None and not calendar:
         raise click.UsageError("--hours is for --calendar: add it", ctx)
     client = client_of(ctx)
-    jobs = client.list(status=JobStatus(status) if status else None)
+    jobs = client.list(JobStatus(status) if status else None, system=system)
     if calendar and (jobs or as_json):
         print_calendar(ctx, jobs, hours or HOURS, as_json)
         return

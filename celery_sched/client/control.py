@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_sched.client.base import Base
 from celery_sched.errors import InvalidValue, NotFound
-from celery_sched.model import BackfillId, BackfillStatus, Job, JobId, JobStatus, Run, RunId
+from celery_sched.model import BackfillId, BackfillStatus, Job, JobId, JobStatus, Run, RunId, Source
 from celery_sched.rules.upcoming import named
 from celery_sched.steps import define
 from celery_sched.store import backfills, jobs, runs
@@ -111,7 +111,10 @@ class Control(Base):
 
         def work(tx: Tx, now: datetime, ids: Collection[JobId]) -> Paused:
             rows = jobs.lock(tx, ids)
-            active = [row for row in rows.values() if row.status == JobStatus.ACTIVE]
+            # a system job makes no runs of itself: there is nothing to pause
+            active = [
+                row for row in rows.values() if row.status == JobStatus.ACTIVE and row.source != Source.SYSTEM
+            ]
             for row in active:
                 define.pause(tx, now, row, text)
                 self._note(tx, now, by, "pause", row.name, {"reason": reason, "all": True})
@@ -202,7 +205,7 @@ class Control(Base):
 
     def _batches(self) -> list[Sequence[JobId]]:
         """The ids of all jobs of the app, in the order in which they are locked."""
-        rows = self._database.read(lambda tx, now: jobs.every(tx, self._config.app))
+        rows = self._database.read(lambda tx, now: jobs.every(tx, self._config.app, system=True))
         ids = sorted(JobId(row.id) for row in rows)
         return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
 

@@ -71,7 +71,7 @@ class Jobs(Base):
             old = job_forms.definition_of(row)
             fields = {field: getattr(old, field) for field in job_forms.DEFINITION}
             definition = checked(**{**fields, **changes})
-            self._check_pool(tx, definition)
+            self._check_pool(tx, definition, old)
             changed = {
                 field: getattr(definition, field)
                 for field in changes
@@ -137,10 +137,16 @@ class Jobs(Base):
         """One job. :raises NotFound: no such job."""
         return self._database.read(lambda tx, now: self._job(tx, name))
 
-    def list(self, status: JobStatus | str | None = None) -> builtins.list[Job]:
-        """All jobs of the app, by name, or those of one status. :raises InvalidValue: no such status."""
+    def list(self, status: JobStatus | str | None = None, *, system: bool = False) -> builtins.list[Job]:
+        """All jobs of the app, by name, or those of one status.
+
+        :param system: the scheduler's own too, which carry ``on_lost`` tasks, say.
+        :raises InvalidValue: no such status.
+        """
         wanted = checked_status(status, JobStatus)
         found = self._database.read(
-            lambda tx, now: [job_forms.from_row(row) for row in jobs.every(tx, self._config.app)]
+            lambda tx, now: [
+                job_forms.from_row(row) for row in jobs.every(tx, self._config.app, system=system)
+            ]
         )
         return [job for job in found if wanted is None or job.status == wanted]

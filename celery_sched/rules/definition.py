@@ -11,7 +11,7 @@ from celery_sched import notify_settings
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules import readers, schedules, subscriptions, topics
+from celery_sched.rules import keys, readers, schedules, subscriptions, topics
 from celery_sched.rules.jobtypes import check as check_type
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
 from celery_sched.rules.schedules.none import NONE
@@ -41,7 +41,7 @@ def checked(**given: Any) -> JobDefinition:
 def _checked(given: Mapping[str, Any]) -> JobDefinition:
     unknown = [key for key in given if key not in _FIELDS]
     if "name" in given or not unknown:
-        readers.a_name(given.get("name"), "name", readers.LONGEST_NAME)
+        readers.job_name(given.get("name"), "name")
     if unknown:
         readers.refuse_unknown(unknown[0], _FIELDS)
     if given.get("on") is not None:
@@ -65,6 +65,8 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     schedule = schedule_for(definition)
     _check_times(definition)
     _check_limits(definition)
+    if schedule.kind != NONE:  # of a job without times, whoever runs it gives the arguments
+        keys.key_of(definition.concurrency_key, definition.args, definition.kwargs)
     check_type(definition.task, definition.args, definition.kwargs)
     return replace(definition, schedule=schedule.text)
 
@@ -120,7 +122,7 @@ def checked_arguments(args: Any, kwargs: Any) -> tuple[list[Any] | None, dict[st
 
 
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
-    "name": readers.named(readers.LONGEST_NAME),
+    "name": readers.job_name,
     "task": readers.named(255),
     "schedule": readers.schedule,
     "timezone": readers.zone,

@@ -29,3 +29,12 @@ def carrier_id(deliveries: Iterable[str]) -> RunId:
 def run_id(app: str, created_at: datetime, key: str) -> RunId:
     """The id of an occurrence's run. ``created_at`` is the job's: one made anew has runs of its own."""
     return RunId(str(uuid.uuid5(NAMESPACE, f"{app}:{key}:{created_at.isoformat()}")))
+
+
+def follower_id(kind: str, run_id: str, attempt: int, fence: int | None) -> RunId:
+    """The id of the run that follows the end of a run's attempt.
+
+    With its fencing number: a run that was pruned may be made anew (by a backfill) under the same id, and
+    begins with attempt 1 again.
+    """
+    return RunId(str(uuid.uuid5(NAMESPACE, f"{kind}:{run_id}:{attempt}:{fence}")))

@@ -20,6 +20,8 @@ from celery_sched.rules import calendars, schedules
 E = TypeVar("E", bound=StrEnum)
 
 LONGEST_NAME = 200
+SYSTEM_PREFIX = "sched:"
+"""How the names of the scheduler's own jobs begin."""
 LARGEST_JSON = 64 * 1024
 """Bytes of ``args``, ``kwargs`` or ``options``: they are copied into every message."""
 DEEPEST_JSON = 50
@@ -97,6 +99,15 @@ def a_name(value: Any, what: str, longest: int) -> str:
     if not isinstance(value, str) or not value or value != value.strip() or _controls(value):
         raise InvalidValue(what, value, allowed)
     return a_text(value, what, longest)
+
+
+def job_name(value: Any, what: str) -> str:
+    """A name that people may give a job."""
+    name = a_name(value, what, LONGEST_NAME)
+    if name.startswith(SYSTEM_PREFIX):
+        allowed = f"names that begin with {SYSTEM_PREFIX!r} are those of the scheduler's own jobs"
+        raise InvalidValue(what, value, allowed, "Choose another name.")
+    return name
 
 
 def _controls(text: str) -> str:

@@ -25,21 +25,24 @@ OVER = (
 )
 """What the last attempt left behind; the new one begins without it."""
 
+GIVEN = (Trigger.MANUAL, Trigger.EVENT, Trigger.ON_LOST, Trigger.NOTIFY)
+"""Runs that are given arguments when they are made."""
+
 
 def _next_attempt() -> dict[str, Any]:
     """The columns of a run's next attempt.
 
-    Celery's own retry may have stored arguments of its own; an occurrence is run with its job's, a run by
-    hand keeps those it was given.
+    Celery's own retry may have stored arguments of its own; an occurrence is run with its job's, a run that
+    was given its own keeps them.
     """
-    by_hand = run.c.trigger_kind == Trigger.MANUAL.value
+    given = run.c.trigger_kind.in_([trigger.value for trigger in GIVEN])
     return {
         **dict.fromkeys(OVER),
         "attempt": run.c.attempt + 1,
         "publish_count": 0,
         "retries": 0,
-        "args": case((by_hand, run.c.args), else_=null()),
-        "kwargs": case((by_hand, run.c.kwargs), else_=null()),
+        "args": case((given, run.c.args), else_=null()),
+        "kwargs": case((given, run.c.kwargs), else_=null()),
     }
 
 

@@ -33,9 +33,10 @@ def get(tx: Tx, app: str, name: str) -> Row[Any] | None:
     return tx.execute(_with_lease().where(job.c.app == app, job.c.name == name)).first()
 
 
-def every(tx: Tx, app: str) -> Sequence[Row[Any]]:
-    """All jobs of an app, by name."""
-    return tx.execute(_with_lease().where(job.c.app == app).order_by(job.c.name)).all()
+def every(tx: Tx, app: str, *, system: bool = False) -> Sequence[Row[Any]]:
+    """All jobs of an app, by name; ``system``: the scheduler's own too."""
+    statement = _with_lease().where(job.c.app == app).order_by(job.c.name)
+    return tx.execute(statement if system else statement.where(job.c.source != Source.SYSTEM.value)).all()
 
 
 def standing(tx: Tx, app: str) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, and_, select, true
 from celery_sched.failpoints import failpoint
 from celery_sched.model import JobId, RunId, RunKey, Token
 from celery_sched.rules.transitions import FAILURES, HELD, TERMINAL, RunStatus
-from celery_sched.store import audit, jobs, leaving, runs
+from celery_sched.store import audit, ends, jobs, leaving, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run
 
@@ -77,6 +77,7 @@ def settle(
     if matched:
         _pause_failing(tx, now, {s.job_id for s in settlements if s.status in FAILURES})
         jobs.rearm(tx, now, {s.job_id for s in settlements})
+        ends.after(tx, now, {s.key.id for s in settlements})
     return matched
 
 
@@ -106,6 +107,7 @@ def settle_waiting(
         raise RuntimeError(f"{count} of {len(rows)} locked queued runs matched while settling")
     jobs.count_outcomes(tx, now, [(JobId(row.job_id), status) for row in rows])
     jobs.rearm(tx, now, {JobId(row.job_id) for row in rows})
+    ends.after(tx, now, {RunId(row.id) for row in rows})
     return count
 
 

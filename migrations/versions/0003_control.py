@@ -60,6 +60,7 @@ def upgrade() -> None:
         sa.Column("beat_at", INSTANT),
         sa.Column("start_by", INSTANT),
         sa.Column("parent_id", sa.String(36)),
+        sa.Column("options", sa.JSON()),
         needed(sa.Integer(), "weight", "1"),
         sa.Column("concurrency_key", sa.String(255)),
     )
@@ -95,7 +96,8 @@ def downgrade() -> None:
             *("last_success_at", "overdue_since"),
         ),
         "sched_run": (
-            *("retried", "requeued", "beat_at", "start_by", "parent_id", "weight", "concurrency_key"),
+            *("retried", "requeued", "beat_at", "start_by", "parent_id", "options"),
+            *("weight", "concurrency_key"),
         ),
     }
     for table, names in columns.items():

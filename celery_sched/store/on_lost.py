@@ -1,0 +1,95 @@
+"""What a killed run has left behind is put right by its job's ``on_lost`` task: a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from celery_sched.model import Trigger
+from celery_sched.rules import identity
+from celery_sched.rules.transitions import RunStatus
+from celery_sched.store import runs, system_jobs
+from celery_sched.store.engine import Tx
+from celery_sched.store.tables import attempt
+
+JOB = "sched:on_lost"
+TASK = "celery_sched.on_lost"
+"""The system job's; each of its runs names the ``on_lost`` task of the job that it is made for."""
+PRIORITY = 9
+RETRIES = 5
+RETRY_DELAY = timedelta(seconds=10)
+ENDS = frozenset({RunStatus.LOST, RunStatus.TIMED_OUT, RunStatus.CANCELLED})
+"""Ends that the task itself may not have seen coming."""
+
+
+def ended(tx: Tx, now: datetime, rows: Sequence[Row[Any]]) -> None:
+    """Queue one run for each of these that was under way once and ended as :data:`ENDS` say.
+
+    ``rows``: see :func:`celery_sched.store.ends.after`.
+    """
+    wanted = [row for row in rows if row.job_on_lost is not None and row.status in ENDS]
+    if not wanted:
+        return
+    begun = _begun_before(tx, wanted)
+    wanted = [row for row in wanted if row.started_at is not None or row.id in begun]
+    if not wanted:
+        return
+    made = {
+        app: system_jobs.ensure(
+            tx,
+            now,
+            app,
+            JOB,
+            task=TASK,
+            priority=PRIORITY,
+            retries=RETRIES,
+            retry_delay=RETRY_DELAY,
+            description="Carries the on_lost tasks of jobs.",
+        )
+        for app in {row.app for row in wanted}
+    }
+    runs.add(tx, [_run(row, made[row.app], now) for row in wanted])
+
+
+def _begun_before(tx: Tx, rows: Sequence[Row[Any]]) -> set[str]:
+    """Ids of the runs of which an earlier attempt had started."""
+    unstarted = [row.id for row in rows if row.started_at is None and row.attempt > 1]
+    if not unstarted:
+        return set()
+    return set(
+        tx.execute(
+            select(attempt.c.run_id)
+            .where(attempt.c.run_id.in_(unstarted), attempt.c.started_at.is_not(None))
+            .distinct()
+        ).scalars()
+    )
+
+
+def _run(row: Any, job_row: Any, now: datetime) -> dict[str, Any]:
+    return {
+        **runs.from_job(job_row, now),
+        "id": identity.follower_id("on_lost", row.id, row.attempt, row.fence),
+        "trigger_kind": Trigger.ON_LOST.value,
+        "parent_id": row.id,
+        "scheduled_for": now,
+        "status": RunStatus.QUEUED.value,
+        "task": row.job_on_lost,
+        "pool": row.pool,
+        "args": [],
+        "kwargs": {
+            "run_id": row.id,
+            "job": row.job,
+            "task": row.task,
+            "args": row.job_args if row.args is None else row.args,
+            "kwargs": row.job_kwargs if row.kwargs is None else row.kwargs,
+            "fence": row.fence,
+            "attempt": row.attempt,
+            "status": row.status,
+            "reason": row.reason,
+            "scheduled_for": row.scheduled_for.astimezone(UTC).isoformat(),
+        },
+        "options": row.job_options,
+    }
