@@ -355,7 +355,7 @@ def dispatch_of(run_row: Any, job_row: Any, key: RunKey, fence: int) -> Dispatch
         task=run_row.task,
         args=job_row.args if run_row.args is None else run_row.args,
         kwargs=job_row.kwargs if run_row.kwargs is None else run_row.kwargs,
-        options=job_row.options,
+        options=job_row.options if run_row.options is None else run_row.options,
         scheduled_for=run_row.scheduled_for,
         fence=fence,
         pool=run_row.pool,
