@@ -462,6 +462,8 @@ notification = Table(
     Index(None, "app", "status", "created_at"),
     Index(None, "app", "dedupe_key", "created_at"),
     Index(None, "app", "created_at"),
+    Index(None, "app", "seen_at", "status"),  # how many nobody has seen
+    Index(None, "job_id", "id"),  # what was told last of a job: the next success may be a recovery
     mysql_engine="InnoDB",
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",

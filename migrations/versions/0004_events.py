@@ -129,6 +129,8 @@ def upgrade() -> None:
     add_index("sched_notification", "app", "status", "created_at")
     add_index("sched_notification", "app", "dedupe_key", "created_at")
     add_index("sched_notification", "app", "created_at")
+    add_index("sched_notification", "app", "seen_at", "status")
+    add_index("sched_notification", "job_id", "id")
 
 
 def downgrade() -> None:
