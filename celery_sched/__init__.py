@@ -12,11 +12,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Context", "InvalidValue", "SchedulerError", "__version__", "client", "heartbeat", "job", "setup"]
+__all__ = [
+    *("Context", "InvalidValue", "SchedulerError", "__version__"),
+    *("client", "heartbeat", "job", "publish", "setup"),
+]
 
 if TYPE_CHECKING:
     from celery_sched.app import setup
-    from celery_sched.client import client
+    from celery_sched.client import client, publish
     from celery_sched.context import Context, heartbeat
     from celery_sched.decorators import job
     from celery_sched.errors import InvalidValue, SchedulerError
@@ -27,6 +30,7 @@ _HOMES = {
     "SchedulerError": "celery_sched.errors",
     "heartbeat": "celery_sched.context",
     "job": "celery_sched.decorators",
+    "publish": "celery_sched.client",
     "setup": "celery_sched.app",
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Context:
     is_lost: Callable[[], bool] = field(repr=False)
     beat: Callable[[], None] = field(repr=False)
     log: logging.Logger = field(repr=False)
+    hops: int = 0
+    """How many jobs published and were run for events on the way to this run."""
+    publisher: Callable[..., int | None] | None = field(default=None, repr=False)
 
     @property
     def lost(self) -> bool:
@@ -40,6 +44,26 @@ class Context:
         """
         self.beat()
         return not self.lost
+
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        dedupe_key: str | None = None,
+        session: Any = None,
+    ) -> int | None:
+        """Publish an event, see :func:`celery_sched.publish`: its id, or None where it is known already.
+
+        The body of a run may begin again after a crash: what must be published once has a ``dedupe_key``
+        (with ``run_id`` in it).
+        """
+        if self.publisher is None:
+            raise RuntimeError("a context that no worker has made publishes nothing")
+        about = {"key": key, "dedupe_key": dedupe_key, "session": session}
+        return self.publisher(topic, payload, **about, hops=self.hops + 1, run_id=self.run_id)
 
 
 current: ContextVar[Context | None] = ContextVar("celery_sched_context", default=None)

@@ -9,7 +9,7 @@ from datetime import datetime
 from celery_sched.config import Config
 from celery_sched.model import BackfillId, NodeId
 from celery_sched.rules.fitting import Candidate, Held
-from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs
+from celery_sched.store import apps, backfills, events, jobs, nodes, pools, queue, runs, subscriptions
 from celery_sched.store.engine import Row, Tx
 from celery_sched.store.queue import Waits
 
@@ -30,6 +30,12 @@ class Look:
     next_due: datetime | None
     backfills: tuple[BackfillId, ...] = ()
     """Those that may make more runs, or are over."""
+    events: bool = False
+    """Events are to be handed out."""
+    replaying: bool = False
+    """A job wants older events too."""
+    gathering: bool = False
+    """Deliveries wait, and there is room for runs that carry them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,9 @@ def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
         outdated=runs.exists(tx, runs.outdated(config.app, now)),
         next_due=jobs.next_due(tx, config.app),
         backfills=tuple(backfills.to_do(tx, config.app)),
+        events=events.any_waiting(tx, config.app),
+        replaying=subscriptions.any_replaying(tx, config.app),
+        gathering=any(room.left for room in subscriptions.rooms(tx, config.app)),
     )
 
 

@@ -1,4 +1,4 @@
-"""One poll: sweep, plan, backfill, claim, publish. The steps' order, and the transactions around them."""
+"""One poll: sweep, plan, backfill, deliver, gather, claim, publish; and the transactions around them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from celery_sched.runtime import Runtime
 from celery_sched.steps.backfill import backfill
 from celery_sched.steps.claim import BATCH as CLAIM_BATCH
 from celery_sched.steps.claim import Claimed, claim
+from celery_sched.steps.deliver import deliver, replay
+from celery_sched.steps.gather import gather
 from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
 from celery_sched.steps.sweep import BATCH as SWEEP_BATCH
 from celery_sched.steps.sweep import Swept, sweep, sweep_outdated
-from celery_sched.store import apps, jobs, pools, queue, recent
+from celery_sched.store import apps, jobs, pools, queue, recent, subscriptions
 from celery_sched.store.engine import Tx
 from celery_sched.store.settle import Settlement, settle
 
@@ -59,6 +61,9 @@ class Counts:
     missed: int = 0
     replaced: int = 0
     backfilled: int = 0
+    events: int = 0
+    deliveries: int = 0
+    carried: int = 0
     dispatched: int = 0
     at_capacity: int = 0
     lock_lost: int = 0
@@ -135,6 +140,9 @@ class Poll:
         self._check(deadline)
         if seen.backfills:
             more = self._step("backfill", lambda: self._backfill(seen, deadline, counts), False) or more
+            self._check(deadline)
+        if seen.events or seen.replaying or seen.gathering:
+            more = self._step("deliver", lambda: self._deliver(seen, deadline, counts), False) or more
             self._check(deadline)
         waiting = database.read(lambda tx, now: look_closer(tx, now, self.config, CLAIM_BATCH))
         more = self._step("claim", lambda: self._claim(waiting, counts, republish), False) or more
@@ -251,6 +259,34 @@ class Poll:
             more = more or done.more
             self._check(deadline)
         return more
+
+    def _deliver(self, seen: Look, deadline: float, counts: Counts) -> bool:
+        """Hand out what was published; then make the runs that carry it."""
+        database, more = self.runtime.database, False
+        for is_wanted, work in ((seen.events, deliver), (seen.replaying, replay)):
+            if is_wanted:
+                out = database.run(lambda tx, now, work=work: work(tx, now, self.config))  # type: ignore[misc]
+                failpoint("deliver:committed")
+                counts.events += out.events
+                counts.deliveries += out.deliveries
+                more = more or out.more
+                for job, reason in out.errors:
+                    self._warn_seldom(f"{job}:on", "job %r gets no events: %s", job, reason)
+        for room in database.read(lambda tx, now: subscriptions.rooms(tx, self.config.app)):
+            if room.left:
+                more = self._step("gather", lambda i=room.job_id: self._gather(i, counts), False) or more  # type: ignore[misc]
+                self._check(deadline)
+        return more
+
+    def _gather(self, job_id: JobId, counts: Counts) -> bool:
+        done = self.runtime.database.run(lambda tx, now: gather(tx, now, job_id))
+        failpoint("gather:committed")
+        counts.carried += done.carried
+        if done.runs:
+            self._busy_until = time.monotonic() + BUSY_FOR
+        if done.error is not None:
+            self._warn_seldom(f"{done.job}:on", "job %r gets no events: %s", done.job, done.error)
+        return done.more
 
     def _claim(self, waiting: Queue, counts: Counts, republish: Sequence[Dispatch]) -> bool:
         """Claim what has slots and publish it, with what the sweep found unstarted."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.runtime import Runtime
-from celery_sched.store import audit, backfills, gaps, nodes, runs
+from celery_sched.store import audit, backfills, events, gaps, nodes, runs, subscriptions
 
 logger = logging.getLogger("celery_sched.prune")
 BATCH = 500
@@ -53,12 +53,16 @@ def prune(runtime: Runtime, stop: threading.Event | None = None) -> int:
     """Delete what is out of date, in batches of one short transaction each; return how many runs."""
     config, database = runtime.config, runtime.database
     database.run(lambda tx, now: nodes.forget(tx, config.app, now - NODES_KEPT))
+    database.run(lambda tx, now: subscriptions.drop_orphans(tx, now, config.app))
     deleted = []
-    for delete in (runs.prune, gaps.prune, audit.prune, backfills.prune):
+    for delete, kept in (
+        *((table.prune, config.keep_runs) for table in (runs, gaps, audit, backfills)),
+        (events.prune, config.keep_events),
+    ):
         deleted.append(0)
         while stop is None or not stop.is_set():
             count = database.run(
-                lambda tx, now, delete=delete: delete(tx, config.app, now - config.keep_runs, BATCH)  # type: ignore[misc]
+                lambda tx, now, delete=delete, kept=kept: delete(tx, config.app, now - kept, BATCH)  # type: ignore[misc]
             )
             deleted[-1] += count
             if count < BATCH:

@@ -10,6 +10,7 @@ from typing import Any
 from celery_sched import runtime as runtimes
 from celery_sched.client.backfills import Backfills
 from celery_sched.client.control import Control
+from celery_sched.client.events import Events, publish
 from celery_sched.client.files import Files
 from celery_sched.client.jobs import Jobs
 from celery_sched.client.nodes import Nodes
@@ -18,7 +19,7 @@ from celery_sched.client.retries import Retries
 from celery_sched.client.runs import Runs
 
 
-class Client(Jobs, Files, Control, Runs, Retries, Nodes, Pools, Backfills):
+class Client(Jobs, Files, Control, Runs, Retries, Nodes, Pools, Backfills, Events):
     """What one app's people may do. Thread-safe."""
 
 
@@ -31,4 +32,5 @@ class _Current:
         return getattr(Client(runtimes.of(get_current_app())), name)
 
 
+__all__ = ["Client", "client", "publish"]
 client: Client = _Current()  # type: ignore[assignment]

@@ -31,7 +31,7 @@ backlog lets those go first that have none."""
 
 @dataclass(frozen=True)
 class Gathered:
-    """``runs`` were made for the ``carried`` deliveries; ``dropped`` ones; ``error``: why none can be made."""
+    """``runs`` were made for ``carried`` deliveries; some ``dropped``; ``error``: why none can be made."""
 
     job: str = ""
     runs: int = 0

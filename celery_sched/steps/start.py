@@ -37,6 +37,7 @@ class Started:
     fence: int = 0
     lease_expires_at: datetime | None = None
     deadline_at: datetime | None = None
+    hops: int = 0
 
 
 def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, worker_name: str) -> Started:
@@ -78,6 +79,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
         row.fence,
         lease_expires_at=lease,
         deadline_at=deadline,
+        hops=row.hops,
     )
 
 

@@ -180,11 +180,32 @@ def counts(tx: Tx, app: str) -> dict[str, int]:
     return {status: int(count) for status, count in rows}
 
 
-def lock(tx: Tx, ids: Sequence[str]) -> Sequence[Row[Any]]:
+def lock(tx: Tx, ids: Sequence[str]) -> list[Row[Any]]:
     """These rows, locked; the caller has locked their jobs before."""
-    return tx.execute(
-        select(delivery).where(delivery.c.id.in_(ids)).order_by(delivery.c.id).with_for_update()
-    ).all()
+    found: list[Row[Any]] = []
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), CHUNK):
+        part = delivery.c.id.in_(ordered[start : start + CHUNK])
+        found += tx.execute(select(delivery).where(part).order_by(delivery.c.id).with_for_update())
+    return found
+
+
+def job_ids(tx: Tx, ids: Sequence[str]) -> dict[str, JobId]:
+    """The jobs that these are for."""
+    found: dict[str, JobId] = {}
+    for start in range(0, len(ids), CHUNK):
+        part = delivery.c.id.in_(ids[start : start + CHUNK])
+        for row in tx.execute(select(delivery.c.id, delivery.c.job_id).where(part)):
+            found[row.id] = JobId(row.job_id)
+    return found
+
+
+def of_ids(tx: Tx, app: str, ids: Sequence[str]) -> list[Delivery]:
+    """These deliveries, as far as they are there."""
+    found: list[Delivery] = []
+    for start in range(0, len(ids), CHUNK):
+        found += newest(tx, app, match=delivery.c.id.in_(ids[start : start + CHUNK]), limit=CHUNK)
+    return found
 
 
 def newest(

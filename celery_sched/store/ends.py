@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from celery_sched.failpoints import failpoint
 from celery_sched.model import RunId
-from celery_sched.store import on_lost
+from celery_sched.store import deliveries, on_lost
 from celery_sched.store.engine import Tx
 from celery_sched.store.runs import CHUNK
 from celery_sched.store.tables import job, run
@@ -33,4 +33,5 @@ def after(tx: Tx, now: datetime, ids: Collection[RunId]) -> None:
             .order_by(run.c.id)
         ).all()
         on_lost.ended(tx, now, rows)
+        deliveries.ended(tx, now, rows)
     failpoint("ends:after")

@@ -21,6 +21,7 @@ from celery.exceptions import SoftTimeLimitExceeded, WorkerShutdown, WorkerTermi
 from kombu.exceptions import EncodeError
 
 from celery_sched import context, secrets
+from celery_sched.client.events import Events
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.failpoints import failpoint
 from celery_sched.model import RunKey
@@ -98,6 +99,8 @@ class Gate:
                 is_lost=lambda: board.has(index) and time.monotonic() >= board.trusted_until(key),
                 beat=lambda: board.beat(index, key),
                 log=logging.getLogger(f"celery_sched.job.{started.job}"),
+                hops=started.hops,
+                publisher=Events(keeper.runtime).publish_of_run,
             )
         )
         try:
