@@ -32,7 +32,7 @@ EVENTS = ("event", "events")
 """Arguments that a run which an event started has beside the job's own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobContext(Context):
     """What a type is told about a run, beside its configuration: also what its worker is set to."""
 
