@@ -42,16 +42,27 @@ def of(traced: Any) -> Outcome | Asked:
     reason, error = _redacted(outcome.reason), _redacted(outcome.error)
     if isinstance(outcome, Asked):
         return replace(outcome, reason=reason or "", error=error or "")
-    return replace(outcome, reason=reason, error=error, result=_redacted(outcome.result))
+    return replace(outcome, reason=reason, error=error, result=_redacted_json(outcome.result))
 
 
 def _redacted(text: str | None) -> str | None:
     return None if text is None else secrets.redact(text)
 
 
+def _redacted_json(text: str | None) -> str | None:
+    clean = _redacted(text)
+    if clean is None or clean == text:
+        return text
+    try:
+        json.loads(clean)
+    except ValueError:  # what was replaced began within an escape
+        return json.dumps(secrets.HIDDEN)
+    return clean
+
+
 def _of(traced: Any) -> Outcome | Asked:
     if traced.info is None:
-        return Outcome(RunStatus.SUCCEEDED, result_text(traced.retval), None, None)
+        return Outcome(RunStatus.SUCCEEDED, result_text(secrets.redact_json(traced.retval)), None, None)
     state, error = traced.info.state, traced.info.retval
     if state == states.RETRY and isinstance(error, Retry):
         cause = error.exc if isinstance(error.exc, BaseException) else None
