@@ -160,6 +160,7 @@ job = Table(
     Column("last_run_at", Instant),
     Column("last_status", String(20)),
     Column("last_success_at", Instant),
+    Column("watched_since", Instant),  # `must_succeed_by` judges what came after; NULL: since it was made
     Column("overdue_since", Instant),  # the `must_succeed_by` that passed without a success
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),

@@ -51,6 +51,7 @@ def upgrade() -> None:
         sa.Column("concurrency_key", sa.String(255)),
         needed(sa.Integer(), "key_limit", "1"),
         sa.Column("last_success_at", INSTANT),
+        sa.Column("watched_since", INSTANT),
         sa.Column("overdue_since", INSTANT),
     )
     add_columns(
@@ -93,7 +94,7 @@ def downgrade() -> None:
             *("soft_time_limit", "heartbeat_timeout", "retries", "backoff", "retry_delay", "retry_max_delay"),
             *("retry_jitter", "retry_on", "give_up_on", "requeue", "pause_on_failure", "failures_in_row"),
             *("exclusive", "on_lost", "must_succeed_by", "weight", "concurrency_key", "key_limit"),
-            *("last_success_at", "overdue_since"),
+            *("last_success_at", "watched_since", "overdue_since"),
         ),
         "sched_run": (
             *("retried", "requeued", "beat_at", "start_by", "parent_id", "options"),
