@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from celery_sched.config import Config
-from celery_sched.model import BackfillId, BackfillStatus, JobStatus, Node, NodeId, NodeKind, Overlap
+from celery_sched.model import (
+    BackfillId,
+    BackfillStatus,
+    DeliveryStatus,
+    JobStatus,
+    Node,
+    NodeId,
+    NodeKind,
+    Overlap,
+)
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, recent, runs
+from celery_sched.store import apps, backfills, deliveries, events, jobs, nodes, pools, queue, recent, runs
 from celery_sched.store.engine import Tx
 
+LONG = timedelta(minutes=1)
+"""An event that is not handed out after this is told: that takes a poll."""
 SHOWN = 100
 """Most backfills listed."""
 ALIVE = 3
@@ -61,6 +72,10 @@ class Status:
     drift_total: int
     """The same since they started. What still grows at rest is a fault."""
     backfills: Sequence[Filling]
+    events_waiting: int
+    """Events that are not handed out yet."""
+    deliveries_pending: int
+    deliveries_dead: int
     healthy: bool
     problems: Sequence[str]
 
@@ -83,6 +98,11 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
     running = counts.get(RunStatus.RUNNING, 0)
     problems = [*_of_processes(config, living, late), *_of_jobs(tx, config, living)]
     problems += _of_queues(tx, now, config, living)
+    waiting, published_at = events.standing(tx, config.app)
+    if published_at is not None and config.enabled and now - published_at > LONG:
+        seconds = (now - published_at).total_seconds()
+        problems.append(f"{waiting} event(s) are not handed out, the oldest for {seconds:.0f} s")
+    on_their_way = deliveries.counts(tx, config.app)
     return Status(
         schedulers=[_seen(node) for node in living if node.kind is NodeKind.SCHEDULER],
         workers=[_seen(node) for node in living if node.kind is NodeKind.WORKER],
@@ -101,6 +121,9 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
             Filling(one.id, one.job, one.finished, one.total)
             for one in backfills.newest(tx, config.app, BackfillStatus.RUNNING, SHOWN)
         ],
+        events_waiting=waiting,
+        deliveries_pending=on_their_way.get(DeliveryStatus.PENDING, 0),
+        deliveries_dead=on_their_way.get(DeliveryStatus.DEAD, 0),
         healthy=not problems,
         problems=problems,
     )

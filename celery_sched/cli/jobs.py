@@ -36,6 +36,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.model import Job, JobDefinition, JobStatus
 from celery_sched.rules.calendars import read_calendar
 from celery_sched.rules.schedules import check_zone
+from celery_sched.rules.schedules.none import NONE
 from celery_sched.rules.upcoming import TIMES, jitter_for, remedy
 
 SHOWN_INSTANTS = 5
@@ -115,7 +116,7 @@ def job_row(job: Job, now: datetime) -> tuple[object, ...]:
         status += " (running)"
     return (
         (job.name, "bold"),
-        definition.schedule,
+        when(definition),
         definition.timezone,
         (status, coloured(job.status.value)[1]),
         local_and_distance(job.next_run_at, now),
@@ -124,6 +125,14 @@ def job_row(job: Job, now: datetime) -> tuple[object, ...]:
         (job.failure_count, "red" if job.failure_count else ""),
         job.skipped_count,
     )
+
+
+def when(definition: JobDefinition) -> str:
+    """When a job runs: its schedule, the topics of its events, or both."""
+    topics = "" if definition.on is None else f"on {', '.join(definition.on['topics'])}"
+    if definition.schedule == NONE and topics:
+        return topics
+    return f"{definition.schedule}; {topics}" if topics else definition.schedule
 
 
 @jobs_command.command("show")
@@ -197,9 +206,8 @@ def next_instants(job: Job, count: int) -> list[datetime]:
 @click.option("--task", required=True, metavar="TASK", help="The Celery task's name.")
 @click.option(
     "--schedule",
-    required=True,
     metavar="S",
-    help='"*/5 * * * *", "every 5m", "once ISO", "rrule:...", "solar:...".',
+    help='"*/5 * * * *", "every 5m", "once ISO", "rrule:...", "solar:..."; not needed with --on.',
 )
 @definition_options
 @json_option
@@ -245,6 +253,8 @@ def print_job(ctx: click.Context, what: str, job: Job, as_json: bool) -> None:
         return
     following = local_and_distance(job.next_run_at, database_now(ctx))
     tail = f"next run {following}" if following else f"no next run ({job.status.value})"
+    if job.definition.schedule == NONE and job.definition.on is not None:
+        tail = f"runs {when(job.definition)} ({job.status.value})"
     click.echo(f"{what} {job.name}: {tail}")
 
 

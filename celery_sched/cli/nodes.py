@@ -46,6 +46,13 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"in flight   {status.inflight} of {status.max_concurrent_jobs}")
         click.echo(f"runs        {status.running} running, {status.queued} queued")
         click.echo(f"due         {status.due}{overdue}")
+        click.echo(f"events      {status.events_waiting} waiting")
+        dead = status.deliveries_dead
+        click.echo(
+            f"deliveries  {status.deliveries_pending} pending, "
+            + click.style(f"{dead} dead", fg="yellow" if dead else None)
+            + (" (sched deliveries --status dead)" if dead else "")
+        )
         for one in status.backfills:
             click.echo(f"backfill    {one.job}: {one.finished} of {one.total} ({one.id})")
         click.echo(

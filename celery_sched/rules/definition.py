@@ -51,7 +51,8 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
         if key in given:
             values[key] = read(given[key], key)
         elif key in _REQUIRED:
-            raise InvalidValue(key, None, "it must be given")
+            hint = "Or give the events that it runs for (on)." if key == "schedule" else ""
+            raise InvalidValue(key, None, "it must be given", hint)
         elif key in _LISTS:
             values[key] = []
         elif key in ("kwargs", "options"):
