@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class Endpoint:
     pause: float = 1.0
     """Before a model is asked again; doubled each time."""
     resolve: wire.Resolve = wire.addresses
+    tls: ssl.SSLContext | None = None
+    """For https; None: what the system trusts."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,14 @@ class Budget:
         headers = {"Content-Type": "application/json", "Accept": accept, **endpoint.headers}
         url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
         answer = http.request(
-            "POST", url, headers, json.dumps(body).encode(), limits, self.alive, resolve=endpoint.resolve
+            "POST",
+            url,
+            headers,
+            json.dumps(body).encode(),
+            limits,
+            self.alive,
+            resolve=endpoint.resolve,
+            tls=endpoint.tls,
         )
         try:
             if answer.status != 200:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from celery_sched.context import Context
 from celery_sched.errors import InvalidValue
 from celery_sched.jobtypes.agent import LONGEST_CONTENT, AgentType, LeaseLost
 from celery_sched.jobtypes.agent_client import GivenUp
+from celery_sched.jobtypes.http_address import AddressRefused
 from tests.jobtypes import model_server as server
 
 KEY = "sk-a-key-of-the-test"
@@ -230,3 +232,26 @@ def test_a_field_can_be_left_out(settings: config.Config) -> None:
     with server.site([server.streams("ok")]) as site:
         carried_out(settings, base_url=site.url, prompt="Hi", extra={"stream_options": None, "top_p": 0.5})
     assert {"model", "messages", "stream", "top_p"} == set(asked(site)[0])
+
+
+def test_private_address_is_refused(settings: config.Config) -> None:
+    """The rules for hosts of the type http hold for models too: nobody is asked, and the setting is named."""
+    strict = dataclasses.replace(settings, http_allowed_hosts=None)
+    with server.site([server.streams("ok")]) as site:
+        with pytest.raises(AddressRefused, match="sched_http_allowed_hosts"):
+            carried_out(strict, base_url=site.url, prompt="Hi")
+    assert [] == site.asked
+
+
+def test_warnings(settings: config.Config) -> None:
+    """What is allowed and looks like a mistake is said when the job is made."""
+    kind = AgentType()
+    plain = kind.read({"base_url": "http://localhost/v1", "models": ["a"], "prompt": "Hi"})
+    assert [] == kind.warnings(plain, settings)
+    odd = kind.read(
+        {"base_url": "http://else.test/v1", "models": ["a"], "deadline": "1m", "idle_timeout": "2m"}
+    )
+    named = dataclasses.replace(settings, http_allowed_hosts=("localhost",))
+    first, second, third = kind.warnings(odd, named)
+    assert ("only a run that an event started" in first, "may not call else.test" in second) == (True, True)
+    assert "idle_timeout is longer than deadline" in third
