@@ -348,6 +348,10 @@ class Run:
     error: str | None
     result: str | None
     """JSON text, at most 64 KiB."""
+    weight: int = 1
+    """Slots of its pool that it takes, or took."""
+    concurrency_key: str | None = None
+    """What its job's template made of its arguments."""
 
 
 @dataclass(frozen=True)

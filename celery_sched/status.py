@@ -57,6 +57,7 @@ class Status:
     schedulers: Sequence[NodeStatus]
     workers: Sequence[NodeStatus]
     inflight: int
+    """Slots that are taken, in all pools."""
     max_concurrent_jobs: int
     due: int
     oldest_due_seconds: float
@@ -106,7 +107,7 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
     return Status(
         schedulers=[_seen(node) for node in living if node.kind is NodeKind.SCHEDULER],
         workers=[_seen(node) for node in living if node.kind is NodeKind.WORKER],
-        inflight=running + counts.get(RunStatus.DISPATCHED, 0),
+        inflight=sum(use.taken for use in queue.use_of_pools(tx, config.app).values()),
         max_concurrent_jobs=(
             known[pools.DEFAULT].slots if pools.DEFAULT in known else config.max_concurrent_jobs
         ),
@@ -149,7 +150,7 @@ def _of_processes(config: Config, living: Sequence[Node], late: float) -> Iterat
 
 
 def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
-    known = [*pools.every(tx, config.app)] or [pools.DEFAULT]
+    known = pools.every(tx, config.app)
     consumed = {name for node in living for name in node.facts.get("queues", ())}
     rows = jobs.standing(tx, config.app)
     replacing = [row.name for row in rows if row.overlap == Overlap.REPLACE]
@@ -169,8 +170,14 @@ def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
         wanted = row.options.get("queue")
         if consumed and wanted is not None and wanted not in consumed:
             yield f"job {row.name!r} goes to queue {wanted!r}, which no worker consumes"
-        if row.pool not in known:
+        pool = known.get(row.pool)
+        if pool is None and (known or row.pool != pools.DEFAULT):
             yield f"job {row.name!r} has pool {row.pool!r}, which does not exist: it never runs"
+        elif pool is not None and row.weight > pool.slots > 0:
+            yield (
+                f"job {row.name!r} has weight {row.weight}, and its pool {row.pool!r} has {pool.slots} slots:"
+                " it never runs"
+            )
 
 
 def _of_queues(tx: Tx, now: datetime, config: Config, living: Sequence[Node]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, remedy
 from celery_sched.rules.why import Act, Asked, Facts, GapSeen, Recorded, Slots, Why
 from celery_sched.rules.why.asked import MINUTE
-from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs
+from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs, waiting
 from celery_sched.store.engine import Row, Tx
 
 MOST_ACTIVE = 5
@@ -27,9 +27,12 @@ MOST_ACTIVE = 5
 _IN_THE_WAY = re.compile(r"(?:overlap|queue_one): run (\S+) ")
 
 
-def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | datetime) -> Why:
+def look_why(
+    tx: Tx, now: datetime, config: Config, name: str, given: str | datetime, run_id: RunId | None = None
+) -> Why:
     """Answer for a job of the app, which may be deleted by now, and a TIME as typed.
 
+    :param run_id: the run of that time which is meant.
     :raises InvalidValue: a TIME that cannot be read.
     """
     row = jobs.get(tx, config.app, name)
@@ -40,7 +43,9 @@ def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | date
     acts = history.acts(tx, config.app, name)
     earlier = _earlier(job, acts, asked.at)
     at, found = now, None
-    if not asked.is_now:
+    if run_id is not None:
+        at, found = asked.at, runs.find(tx, [run_id]).get(run_id)
+    elif not asked.is_now:
         at, found = _meant(tx, config.app, name, job, _then(job, times, earlier, asked.at), asked)
     earlier = _earlier(job, acts, at)
     recorded = None if found is None else _recorded(found)
@@ -63,6 +68,7 @@ def look_why(tx: Tx, now: datetime, config: Config, name: str, given: str | date
             gap=_gap(tx, config.app, name, job, at),
             other=None if recorded is None else _in_the_way(tx, job, recorded.run),
             slots=None if recorded is None else _slots(tx, config.app, recorded.run.pool),
+            waits=None if recorded is None or row is None else _waits(tx, now, row, recorded.run),
             last_pass_at=last_pass_at,
             down=last_pass_at is None or now - last_pass_at > config.lease / 2,
             enabled=config.enabled,
@@ -176,6 +182,13 @@ def _slots(tx: Tx, app: str, name: str) -> Slots:
     return Slots(
         name, None if known is None else known.slots, queue.held_counts(tx, app, [name]).get(name, 0)
     )
+
+
+def _waits(tx: Tx, now: datetime, job_row: Row, run: Run) -> str | None:
+    """What a queued run whose time has come waits for, in words."""
+    if run.status != RunStatus.QUEUED or run.ready_at > now:
+        return None
+    return waiting.of(tx, now, job_row, run.id)[0]
 
 
 def _earlier(job: Job | None, acts: Sequence[Row], at: datetime) -> JobDefinition | None:

@@ -105,11 +105,13 @@ def show_command(ctx: click.Context, run: str, as_json: bool) -> None:
     client = client_of(ctx)
     found = client.find_run(run)
     earlier = client.attempts(found.id)
+    waits = client.waits_for(found.id)
     if as_json:
-        print_json({**run_json(found), "attempts": plain(earlier)})
+        print_json({**run_json(found), "waits": waits, "attempts": plain(earlier)})
         return
     now = database_now(ctx)
-    print_table(ctx, ("field", "value"), [((key, "bold"), text) for key, text in described(found, now)])
+    lines = [*described(found, now), *([("waits", waits)] if waits else [])]
+    print_table(ctx, ("field", "value"), [((key, "bold"), text) for key, text in lines])
     if earlier:
         columns = ("attempt", "status", "worker", "started", "ended", "why")
         print_table(ctx, columns, attempt_rows(found, earlier))

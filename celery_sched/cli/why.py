@@ -24,17 +24,18 @@ _STYLES = {
 
 
 @click.command("why")
-@click.argument("job")
-@click.argument("time", metavar="TIME")
+@click.argument("job", metavar="JOB|RUN")
+@click.argument("time", metavar="[TIME]", required=False)
 @json_option
 @click.pass_context
-def why_command(ctx: click.Context, job: str, time: str, as_json: bool) -> None:
-    """Say what happened to JOB at TIME, or why nothing did.
+def why_command(ctx: click.Context, job: str, time: str | None, as_json: bool) -> None:
+    """Say what happened to JOB at TIME, or why nothing did; or what became of one run: sched why RUN.
 
-    TIME is a time in the job's zone such as 2026-01-31T09:00, or 09:00 (today), or now; or one with a zone
-    of its own: 2026-01-31T08:00:00Z.
+    RUN is its id, or the beginning of it. TIME is a time in the job's zone such as 2026-01-31T09:00, or 09:00
+    (today), or now; or one with a zone of its own: 2026-01-31T08:00:00Z.
     """
-    found = client_of(ctx).why(job, time)
+    client = client_of(ctx)
+    found = client.why(job, time) if time is not None else client.why_run(client.find_run(job).id)
     if as_json:
         print_json(why_json(found))
         return

@@ -82,14 +82,25 @@ class Base:
         for pool, run_ids in freed_slots(stopped).items():
             self._runtime.slots.release(pool, run_ids)
 
-    def _check_pool(self, tx: Tx, definition: JobDefinition) -> None:
-        if definition.pool == pools.DEFAULT:
+    def _check_pool(self, tx: Tx, definition: JobDefinition, old: JobDefinition | None = None) -> None:
+        """That there is a job's pool, and that a run fits into it; what was so (``old``) may stay."""
+        name, weight = definition.pool, definition.weight
+        if name == pools.DEFAULT and weight == 1:
             return
-        # locked: nobody deletes it meanwhile
-        if definition.pool not in pools.lock(tx, self._config.app, [definition.pool]):
+        # locked: nobody deletes it, or makes it smaller, meanwhile
+        slots = pools.lock(tx, self._config.app, [name]).get(name)
+        if slots is None and name != pools.DEFAULT:
             known = list(pools.every(tx, self._config.app))
             allowed = f"one of the pools there are: {', '.join(sorted({pools.DEFAULT, *known}))}"
-            raise InvalidValue("pool", definition.pool, allowed, near(definition.pool, known))
+            raise InvalidValue("pool", name, allowed, near(name, known))
+        same = old is not None and (old.pool, old.weight) == (name, weight)
+        if slots is not None and weight > max(slots, 1) and not same:
+            raise InvalidValue(
+                f"job {definition.name!r}: weight",
+                weight,
+                f"at most the {slots} slots of its pool {name!r}: its runs would never start",
+                f"To change the pool: sched pools resize {name} {weight}",
+            )
 
     def _note(
         self, tx: Tx, now: datetime, by: str, action: str, subject: str, detail: Mapping[str, Any]

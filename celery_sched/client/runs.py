@@ -10,12 +10,13 @@ from typing import Any
 from celery_sched.client.base import Base, checked_status
 from celery_sched.errors import InvalidValue, RunRefused
 from celery_sched.model import JobId, ManualRun, Misfire, Overlap, Run, RunId
+from celery_sched.rules import keys
 from celery_sched.rules import overlap as overlap_rule
 from celery_sched.rules.definition import checked_arguments
 from celery_sched.rules.transitions import TERMINAL, RunStatus
 from celery_sched.rules.why import Why
 from celery_sched.steps.manual import manual
-from celery_sched.store import history, runs, waiting
+from celery_sched.store import history, jobs, runs, waiting
 from celery_sched.store.engine import Row, Tx
 from celery_sched.store.stopping import Stopped, stop_runs, unfinished
 from celery_sched.why import look_why
@@ -40,7 +41,8 @@ class Runs(Base):
         What comes back says whether it starts at once, what it waits for, and which runs it replaces.
 
         :raises NotFound: no such job.
-        :raises InvalidValue: arguments that JSON cannot hold; nothing was written.
+        :raises InvalidValue: arguments that JSON cannot hold, or that lack what the job's ``concurrency_key``
+            is made of; nothing was written.
         :raises RunRefused: ``overlap`` does not allow it; ``live_run`` is the run in the way.
         """
         given = checked_arguments(args, kwargs)
@@ -62,6 +64,7 @@ class Runs(Base):
                 waiting_run=active.waiting,
                 behind_backfill=active.behind_backfill,
             )
+            _check_key(row, *given)
             if not decision.queue:
                 raise RunRefused(name, f"{decision.reason} (overlap is {row.overlap!r})", active.one)
             run_id = manual(tx, now, row, *given)
@@ -121,6 +124,33 @@ class Runs(Base):
 
         return self._database.read(work)
 
+    def waits_for(self, run_id: RunId) -> str | None:
+        """What a queued run whose time has come waits for, in words; ``None``: for nothing, or it is none.
+
+        :raises NotFound: no such run.
+        """
+
+        def work(tx: Tx, now: datetime) -> str | None:
+            found = self._run(tx, run_id)
+            job = jobs.get(tx, self._config.app, found.job)
+            if found.status != RunStatus.QUEUED or found.ready_at > now or job is None:
+                return None
+            return waiting.of(tx, now, job, run_id)[0]
+
+        return self._database.read(work)
+
+    def why_run(self, run_id: RunId) -> Why:
+        """What happened to a run, and what it waits for.
+
+        :raises NotFound: no such run.
+        """
+
+        def work(tx: Tx, now: datetime) -> Why:
+            found = self._run(tx, run_id)
+            return look_why(tx, now, self._config, found.job, found.scheduled_for, run_id)
+
+        return self._database.read(work)
+
     def why(self, job: str, at: str | datetime) -> Why:
         """What happened to a job at a time, or why nothing did.
 
@@ -135,3 +165,14 @@ class Runs(Base):
             return look_why(tx, now, self._config, job, at)
 
         return self._database.read(work)
+
+
+def _check_key(row: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> None:
+    """That a run of a job (its row) with these arguments has what its key is made of."""
+    try:
+        keys.key_of(
+            row.concurrency_key, row.args if args is None else args, row.kwargs if kwargs is None else kwargs
+        )
+    except InvalidValue as error:
+        what = f"job {row.name!r}: {error.what}"
+        raise InvalidValue(what, error.value, error.allowed, error.hint) from error

@@ -70,6 +70,12 @@ def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, Waits]:
     return {pool: Waits(*(int(number) for number in numbers)) for pool, *numbers in rows}
 
 
+def is_ready(tx: Tx, app: str, now: datetime, run_id: RunId) -> bool:
+    """Whether a run could be claimed if there were slots."""
+    candidates = ready(app, now)
+    return tx.execute(select(1).where(candidates.c.id == run_id)).first() is not None
+
+
 def any_ready(tx: Tx, app: str, now: datetime) -> bool:
     """Whether a run waits whose time has come, be it for a slot or for its job's lock."""
     waits = (run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now)

@@ -401,4 +401,6 @@ def from_row(row: Any) -> Run:
         stop_reason=row.stop_reason,
         error=row.error,
         result=row.result,
+        weight=row.weight,
+        concurrency_key=row.concurrency_key,
     )

@@ -117,7 +117,7 @@ def _waiting(facts: Facts, recorded: Recorded) -> Answer:
             f"{waits} for run {other.id} (of {local(other.scheduled_for, facts)}), which is {other.status}:"
             f" overlap is {_overlap(job)!r}"
         )
-    elif slots is not None and (slots.slots is None or slots.held >= slots.slots):
+    elif slots is not None and (slots.slots is None or (slots.held >= slots.slots and _light(job))):
         outcome, steps = Outcome.CAPPED, [command("pools")]
         said = f"{waits} for a slot of pool {slots.name!r}"
         if slots.slots is None:
@@ -128,9 +128,17 @@ def _waiting(facts: Facts, recorded: Recorded) -> Answer:
             said += f"{seen}: {slots.held} of {slots.slots} are taken"
     elif run.priority < 0:
         said = f"{waits} behind the regular runs, as those of a backfill do"
+    elif facts.waits is not None:  # for several slots, for a key, for one that is overdue
+        outcome, steps = Outcome.CAPPED, [command("pools", "show", run.pool), _show(run)]
+        said = f"{waits} {facts.waits}"
     else:
         said = f"{waits}, and nothing is in its way: the next pass of a scheduler takes it{last_pass(facts)}"
     return outcome, [said], steps
+
+
+def _light(job: Job | None) -> bool:
+    """A run of it takes one slot, and has no key."""
+    return job is None or (job.definition.weight == 1 and job.definition.concurrency_key is None)
 
 
 def _dispatched(facts: Facts, recorded: Recorded) -> str:

@@ -105,6 +105,8 @@ class Facts:
     other: Run | None = None
     """The run that is, or was, in the way."""
     slots: Slots | None = None
+    waits: str | None = None
+    """What a queued run whose time has come waits for, in words."""
     last_pass_at: datetime | None = None
     down: bool = False
     """No scheduler has passed for so long that none is alive."""
