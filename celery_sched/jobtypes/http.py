@@ -13,6 +13,7 @@ import json
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urljoin, urlsplit
@@ -186,10 +187,10 @@ def _ask(request: _Request, policy: Policy, deadline: Deadline, tls: ssl.SSLCont
     )
     try:
         connection.request(request.method, target, request.body, dict(request.headers))
-        answer = connection.getresponse()
-        body = b""
-        while len(body) <= keep and (part := answer.read1(keep + 1 - len(body))):
-            body += part
+        with closing(connection.getresponse()) as answer:
+            body = b""
+            while len(body) <= keep and (part := answer.read1(keep + 1 - len(body))):
+                body += part
         whole = len(body) <= keep
         return _Answer(answer.status, answer.reason, answer.headers, body[:keep], whole)
     except TimeoutError:

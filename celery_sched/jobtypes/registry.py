@@ -24,6 +24,7 @@ logger = logging.getLogger("celery_sched.jobtypes")
 GROUP = "celery_sched.jobtypes"
 """The group of entry points: the name is the type's, the object its class."""
 BUILT_IN: dict[str, str] = {
+    "http": "celery_sched.jobtypes.http:Http",
     "agent": "celery_sched.jobtypes.agent:AgentType",
 }
 """Our own: name -> ``module:class``."""
