@@ -40,8 +40,9 @@ def violations(
     with database.engine.connect().execution_options(**_snapshot(database)) as tx:
         tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool, attempt)]
     jobs, runs, gaps, pools, attempts = tables
+    exclusive = {row.id for row in jobs if row.exclusive}
     for row in runs:
-        yield from _run(row)
+        yield from _run(row, row.job_id in exclusive)
         yield from _attempts(row, [found for found in attempts if found.run_id == row.id])
     known = {row.id for row in runs}
     for found in attempts:
@@ -74,7 +75,7 @@ def _snapshot(database: Database) -> dict[str, Any]:
     return {"sched_write": False}
 
 
-def _run(row: Any) -> Iterator[str]:
+def _run(row: Any, exclusive: bool) -> Iterator[str]:
     name = f"run {row.id} of {row.job!r} ({row.status})"
     held, over = row.status in HELD, row.status in TERMINAL
     if over != (row.finished_at is not None):
@@ -88,7 +89,7 @@ def _run(row: Any) -> Iterator[str]:
     if row.status == RunStatus.RUNNING:
         if None in (row.started_at, row.worker, row.deadline_at):
             yield f"{name}: started_at {row.started_at}, worker {row.worker}, deadline {row.deadline_at}"
-        elif row.lease_expires_at > row.deadline_at:
+        elif row.lease_expires_at > row.deadline_at and not exclusive:
             yield f"{name}: its lease outlasts its deadline"
     if row.attempt < 1 or row.publish_count < 0 or row.retries < 0:
         yield f"{name}: attempt {row.attempt}, publishes {row.publish_count}, retries {row.retries}"

@@ -41,6 +41,8 @@ class Renewed:
     stopped: Mapping[RunId, str] = field(default_factory=dict)
     overdue: Mapping[RunId, str] = field(default_factory=dict)
     stale: frozenset[RunId] = frozenset()
+    exclusive: frozenset[RunId] = frozenset()
+    """Those whose lease is not shortened by their deadline."""
 
 
 def renew(
@@ -52,12 +54,15 @@ def renew(
     *,
     beats: Mapping[RunId, timedelta] = NONE,
     killable: Collection[RunId] = (),
+    exclusive: Collection[RunId] = (),
 ) -> Renewed:
     """Extend the leases of a worker's received and running runs to min(now + ``sched_lease``, deadline).
 
     Heartbeats come first, counted from when they were sent: one that the database was away for still moves
     the deadline. A run that is overdue, or in a moment, and that its worker can kill keeps its lease for as
-    long as that takes, once: else the job's next run would begin beside what this one does on SIGTERM.
+    long as that takes, once: else the job's next run would begin beside what this one does on SIGTERM. The
+    lease of an exclusive run is never shortened, also not by its deadline: its worker would trust the longer
+    one if this answer were lost.
 
     Guard: id, token, attempt, no stop request; running here and before its deadline (for a heartbeat: also
     past it), or dispatched and received here within ``sched_start_timeout`` of its publish (or eta).
@@ -66,6 +71,7 @@ def renew(
 
     :param beats: how long ago these runs sent their last heartbeat.
     :param killable: runs whose body is in a process that the worker can kill.
+    :param exclusive: runs that were exclusive when they started.
     """
     if not keys:
         return Renewed(now)
@@ -79,12 +85,13 @@ def renew(
             if row.started_at is not None
         }
         if last:
-            beat_store.record(tx, mine & here, last)
+            beat_store.record(tx, mine & here, last, uncapped=exclusive)
     earliest = now - config.start_timeout
     # the queue wait of Celery's own retry begins at its eta
     in_time = run.c.published_at.is_(None) | (run.c.published_at > earliest) | (run.c.eta > earliest)
     waiting = (run.c.status == RunStatus.DISPATCHED.value) & (run.c.received_by == node) & in_time
-    runs.extend_leases(tx, mine & (here & (run.c.deadline_at > now) | waiting), now + config.lease)
+    match = mine & (here & (run.c.deadline_at > now) | waiting)
+    runs.extend_leases(tx, match, now + config.lease, uncapped=exclusive)
     rows = beat_store.with_limits(tx, [key.id for key in keys])
     leases: dict[RunId, datetime] = {}
     deadlines: dict[RunId, datetime] = {}
@@ -120,7 +127,9 @@ def renew(
         match = runs.held_by(dying) & here & run.c.stop_requested_at.is_(None)
         until = now + AHEAD + config.kill_grace + KILL_TIME
         beat_store.keep_while_killed(tx, match & (run.c.deadline_at <= now + AHEAD), until)
-    return Renewed(now, leases, deadlines, timeouts, stopped, overdue, frozenset(stale))
+    return Renewed(
+        *(now, leases, deadlines, timeouts, stopped, overdue, frozenset(stale), frozenset(exclusive))
+    )
 
 
 def _beat(config: Config, row: Any, at: datetime) -> Beat:

@@ -38,6 +38,7 @@ class Started:
     lease_expires_at: datetime | None = None
     deadline_at: datetime | None = None
     hops: int = 0
+    exclusive: bool = False
 
 
 def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, worker_name: str) -> Started:
@@ -51,7 +52,8 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
     if row is None:
         return Started(Verdict.DROP, "there is no such run", now)
     deadline = limits.of(config, row).deadline(now)
-    lease = min(now + config.lease, deadline)
+    # of an exclusive run, the lease leaves the time for a kill at the deadline
+    lease = now + config.lease if row.exclusive else min(now + config.lease, deadline)
     matched = runs.transition(
         tx,
         RunStatus.RUNNING,
@@ -80,6 +82,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
         lease_expires_at=lease,
         deadline_at=deadline,
         hops=row.hops,
+        exclusive=bool(row.exclusive),
     )
 
 

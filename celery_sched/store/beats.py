@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, case, literal, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, literal, or_, select, update
 
 from celery_sched.model import RunId
 from celery_sched.store.engine import Tx
@@ -23,29 +23,35 @@ class Beat:
 
 
 def with_limits(tx: Tx, ids: Collection[RunId]) -> dict[RunId, Row[Any]]:
-    """The rows of runs, with what bounds their jobs' runs; not locked."""
+    """The rows of runs, with what bounds their jobs' runs and whether these are exclusive; not locked."""
     rows = tx.execute(
-        select(run, job.c.max_runtime, job.c.time_limit, job.c.heartbeat_timeout)
+        select(run, job.c.max_runtime, job.c.time_limit, job.c.heartbeat_timeout, job.c.exclusive)
         .outerjoin(job, job.c.id == run.c.job_id)
         .where(run.c.id.in_(list(ids)))
     )
     return {RunId(row.id): row for row in rows}
 
 
-def record(tx: Tx, match: ColumnElement[bool], beats: Mapping[RunId, Beat]) -> int:
-    """Write the last heartbeats of the runs that match, and their deadlines; never an older one."""
+def record(
+    tx: Tx, match: ColumnElement[bool], beats: Mapping[RunId, Beat], *, uncapped: Collection[RunId] = ()
+) -> int:
+    """Write the last heartbeats of the runs that match, and their deadlines; never an older one.
+
+    :param uncapped: their leases may outlast their deadlines.
+    """
     at = _per_run({run_id: beat.at for run_id, beat in beats.items()})
     deadline = _per_run({run_id: beat.deadline_at for run_id, beat in beats.items()})
+    capped = run.c.lease_expires_at > deadline
+    if uncapped:
+        capped = and_(run.c.id.not_in(list(uncapped)), capped)
     statement = (
         update(run)
         .where(match, run.c.id.in_(list(beats)), or_(run.c.beat_at.is_(None), run.c.beat_at < at))
         .values(
             beat_at=at,
             deadline_at=deadline,
-            # a lease never outlasts the deadline
-            lease_expires_at=case(
-                (run.c.lease_expires_at > deadline, deadline), else_=run.c.lease_expires_at
-            ),
+            # a lease does not outlast the deadline
+            lease_expires_at=case((capped, deadline), else_=run.c.lease_expires_at),
         )
     )
     return tx.execute(statement).rowcount

@@ -245,10 +245,18 @@ def jobs_of(tx: Tx, match: ColumnElement[bool]) -> list[JobId]:
     return [JobId(job_id) for job_id in tx.execute(select(run.c.job_id).where(match).distinct()).scalars()]
 
 
-def extend_leases(tx: Tx, match: ColumnElement[bool], until: datetime) -> int:
-    """Leases of the runs that match end at ``until``, or at their deadline where that is earlier."""
+def extend_leases(
+    tx: Tx, match: ColumnElement[bool], until: datetime, *, uncapped: Collection[RunId] = ()
+) -> int:
+    """Leases of the runs that match end at ``until``, or at their deadline where that is earlier.
+
+    :param uncapped: of these at ``until``.
+    """
+    capped = run.c.deadline_at < until
+    if uncapped:
+        capped = and_(run.c.id.not_in(list(uncapped)), capped)
     earlier = case(
-        (run.c.deadline_at < until, run.c.deadline_at),
+        (capped, run.c.deadline_at),
         else_=literal(until, run.c.lease_expires_at.type),
     )
     return tx.execute(update(run).where(match).values(lease_expires_at=earlier)).rowcount

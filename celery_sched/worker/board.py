@@ -6,7 +6,7 @@ main process writes how long the lease may be trusted, which the child shows to 
 that it has told the body to end.
 
 Made before the children are forked, so that they inherit it. Instants are seconds of the system-wide
-monotonic clock.
+monotonic clock; those up to which a lease is trusted are of `trust.clock`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from celery_sched.model import RunKey
 
 SLOTS = 4096
-_PLACE = struct.Struct("<BBBxI48sddd")
-_TOLD, _KEY = 2, 8
-_TRUST, _DEADLINE, _BEAT = 7, 8, 9
+_PLACE = struct.Struct("<BBBBI48sdddd")
+_TOLD, _TIMER, _KEY = 2, 3, 8
+_TRUST, _DEADLINE, _BEAT, _KILL = 7, 8, 9, 10
 """Which double of a row: written one machine word at a time, so that nobody reads half of one."""
 _IDLE, _IN_BODY, _OVER = 0, 1, 2
 NEVER = float("inf")
@@ -47,6 +47,15 @@ class Place:
     """The main process has told the body to end: it kills the process afterwards, and settles the run."""
     over: bool = False
     """The body was told to end, and has: its process waits to be killed."""
+    kill_at: float = NEVER
+    """When an exclusive body is killed unless its lease is renewed; of another one: never."""
+    timer: bool = False
+    """The process killed itself: nobody had renewed the lease of its exclusive body."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether its job is exclusive."""
+        return self.kill_at < NEVER
 
 
 def encoded(key: RunKey) -> bytes:
@@ -75,7 +84,14 @@ class Board:
 
     # what the process does that runs the body
 
-    def enter(self, index: int | None, key: RunKey, trusted_until: float, deadline: float) -> None:
+    def enter(
+        self,
+        index: int | None,
+        key: RunKey,
+        trusted_until: float,
+        deadline: float,
+        kill_at: float = NEVER,
+    ) -> None:
         """This process begins the body of a run. Index ``None`` or past the end: it cannot be noted."""
         if index is None or not self.has(index):
             return
@@ -86,7 +102,7 @@ class Board:
         _PLACE.pack_into(
             self._memory,
             index * _PLACE.size,
-            *(_IDLE, leads, 0, pid, encoded(key), trusted_until, deadline, 0.0),
+            *(_IDLE, leads, 0, 0, pid, encoded(key), trusted_until, deadline, 0.0, kill_at),
         )
         self._memory[index * _PLACE.size] = _IN_BODY
 
@@ -115,6 +131,14 @@ class Board:
         if self._memory[base] == _IN_BODY and self._memory[base + _KEY : base + _KEY + 48] == encoded(key):
             self._doubles[base // 8 + _BEAT] = time.monotonic()
 
+    def kill_at(self, index: int) -> float:
+        """When this process's exclusive body is killed, as the main process last wrote it."""
+        return self._doubles[index * _PLACE.size // 8 + _KILL]
+
+    def note_timer(self, index: int) -> None:
+        """Note that this process kills itself, so that the main process knows why."""
+        self._memory[index * _PLACE.size + _TIMER] = 1
+
     # what the main process does
 
     def find(self, key: RunKey) -> Place | None:
@@ -130,13 +154,19 @@ class Board:
 
     def at(self, index: int) -> Place | None:
         """What a row says, unless it is idle."""
-        state, leads, told, pid, key, trusted, deadline, beat = _PLACE.unpack_from(
+        state, leads, told, timer, pid, key, trusted, deadline, beat, kill_at = _PLACE.unpack_from(
             self._memory, index * _PLACE.size
         )
         if state == _IDLE or (state == _OVER and not told):
             return None
         over = state == _OVER
-        return Place(index, pid, bool(leads), key, trusted, deadline, beat, bool(told), over)
+        return Place(
+            *(index, pid, bool(leads), key, trusted, deadline, beat),
+            told=bool(told),
+            over=over,
+            kill_at=kill_at,
+            timer=bool(timer),
+        )
 
     def places(self) -> Iterator[Place]:
         """All bodies being run."""
@@ -149,14 +179,30 @@ class Board:
         self._memory[place.index * _PLACE.size + _TOLD] = 1
 
     def trust(self, key: RunKey, until: float, deadline: float | None = None) -> None:
-        """Tell a body how long its lease may be trusted (0: no longer) and, if known, its new deadline."""
+        """Tell a body how long its lease may be trusted and, if known, its new deadline.
+
+        An exclusive one is killed at that time.
+        """
         place = self.find(key)
         if place is None:
             return
         row = place.index * _PLACE.size // 8
         self._doubles[row + _TRUST] = until
+        if place.exclusive:
+            self._doubles[row + _KILL] = until
         if deadline is not None:
             self._doubles[row + _DEADLINE] = deadline
+
+    def distrust(self, key: RunKey) -> None:
+        """Tell a body that it shall end: its lease is to be trusted no longer, and no deadline concerns it.
+
+        When an exclusive one is killed at the latest stays as it is.
+        """
+        place = self.find(key)
+        if place is not None:
+            row = place.index * _PLACE.size // 8
+            self._doubles[row + _TRUST] = 0.0
+            self._doubles[row + _DEADLINE] = NEVER
 
     def trusted_until(self, key: RunKey) -> float:
         """Until when the lease of a body may be trusted; 0 when no process is in it."""

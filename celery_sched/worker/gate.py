@@ -28,7 +28,8 @@ from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome, celery_retry, finish
 from celery_sched.steps.start import Started, Verdict, start
-from celery_sched.worker import keepers, message, outcomes, soft
+from celery_sched.worker import exclusive, keepers, message, outcomes, soft, trust
+from celery_sched.worker.board import NEVER
 from celery_sched.worker.keeper import Keeper
 
 logger = logging.getLogger("celery_sched.worker")
@@ -56,9 +57,9 @@ class Gate:
             return self._run(keeper, key, uuid, args, kwargs, request)
 
     def _run(self, keeper: Keeper, key: RunKey, uuid: str, args: Any, kwargs: Any, request: Any) -> Any:
-        began = time.monotonic()
+        asked_at = trust.clock()
         try:
-            started = _start(keeper, key, began)
+            started = _start(keeper, key)
         except Exception as error:
             # Not run; the message is acknowledged. The run stays dispatched until its lease ends, then the
             # sweep publishes it again.
@@ -74,21 +75,29 @@ class Gate:
         if started.verdict != Verdict.YOURS:
             return outcomes.ignored()
         failpoint("start:committed")
-        traced = self._body(keeper, key, started, began, (uuid, args, kwargs, request))
-        _settle(keeper, key, outcomes.of(traced), Request(request), args, kwargs)
+        call = (uuid, args, kwargs, request)
+        refused = exclusive.refusal(keeper, started, asked_at) if started.exclusive else None
+        if refused is not None:
+            logger.error("the body of run %s was not begun: %s", key.id, refused.error)
+            traced = self._failed(exclusive.NotBegun(refused.error), call)
+        else:
+            traced = self._body(keeper, key, started, asked_at, call)
+        _settle(keeper, key, refused or outcomes.of(traced), Request(request), args, kwargs)
         return outcomes.portable(traced)
 
     def _body(
-        self, keeper: Keeper, key: RunKey, started: Started, began: float, call: tuple[Any, ...]
+        self, keeper: Keeper, key: RunKey, started: Started, asked_at: float, call: tuple[Any, ...]
     ) -> Any:
         """Run the tracer, which runs the body and stores its result."""
         board = keeper.board
         in_main = os.getpid() == keeper.pid
         index = board.take() if in_main else getattr(current_process(), "index", None)
-        trusted = began + _seconds(started.lease_expires_at, started.now)
+        trusted = exclusive.trusted_until(keeper, started, asked_at)
         if in_main:
             soft.warn(started.job, call[3].get("timelimit"))
-        board.enter(index, key, trusted, time.monotonic() + _seconds(started.deadline_at, started.now))
+        deadline = time.monotonic() + _seconds(started.deadline_at, started.now)
+        board.enter(index, key, trusted, deadline, trusted if started.exclusive else NEVER)
+        timer = exclusive.timer(keeper, index) if started.exclusive else None
         reset = context.current.set(
             context.Context(
                 run_id=key.id,
@@ -96,7 +105,7 @@ class Gate:
                 scheduled_for=started.scheduled_for or started.now,
                 attempt=key.attempt,
                 fence=started.fence,
-                is_lost=lambda: board.has(index) and time.monotonic() >= board.trusted_until(key),
+                is_lost=lambda: board.has(index) and trust.clock() >= board.trusted_until(key),
                 beat=lambda: board.beat(index, key),
                 log=logging.getLogger(f"celery_sched.job.{started.job}"),
                 hops=started.hops,
@@ -104,6 +113,8 @@ class Gate:
             )
         )
         try:
+            if timer is not None:
+                timer.start()
             with soft.let_in():
                 return self._tracer(*call)
         except SoftTimeLimitExceeded as error:  # before the body began, or as it ended
@@ -116,7 +127,7 @@ class Gate:
             # a thread cannot end like that, and Celery's pools would never report it
             return self._failed(RuntimeError(f"the task raised {outcomes.text_of(error)}"), call)
         finally:
-            if board.leave(index):
+            if board.leave(index) if timer is None else timer.leave():
                 _wait_to_be_killed()
             context.current.reset(reset)
             if in_main and index is not None:
@@ -181,10 +192,10 @@ def _seconds(until: Any, now: Any) -> float:
     return float((until - now).total_seconds()) if until is not None else float("inf")
 
 
-def _start(keeper: Keeper, key: RunKey, began: float) -> Started:
+def _start(keeper: Keeper, key: RunKey) -> Started:
     """Ask for the right to start; a database that is briefly away is asked again for a third of the lease."""
     runtime = keeper.runtime
-    until = began + runtime.config.renew_interval.total_seconds()
+    until = time.monotonic() + runtime.config.renew_interval.total_seconds()
     while True:
         try:
             return runtime.database.run(

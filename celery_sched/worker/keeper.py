@@ -25,10 +25,11 @@ from celery_sched.steps.finish import Outcome, finish
 from celery_sched.steps.receive import receive
 from celery_sched.steps.renew import AHEAD, Renewed, renew
 from celery_sched.store.engine import Tx
-from celery_sched.worker import forks
+from celery_sched.worker import forks, trust
 from celery_sched.worker.beats import Beats
 from celery_sched.worker.board import Board
 from celery_sched.worker.endings import Absent, Ending, Endings
+from celery_sched.worker.guard import Guard
 from celery_sched.worker.killer import TellPool
 from celery_sched.worker.live import layers, live
 from celery_sched.worker.presence import Presence
@@ -66,6 +67,8 @@ class Keeper:
         self._receipts: deque[RunKey] = deque()
         self._outcomes: deque[tuple[RunKey, Outcome]] = deque()
         self._endings = Endings(self.board, terminate_job)
+        grace = trust.grace(runtime.config)
+        self._guard = Guard(self.board, self._endings, lambda: live(app), self.settle, grace)
         self._beats = Beats(self.board, runtime.config.renew_interval.total_seconds())
         self._received: set[RunKey] = set()
         self._renew_at = self._last_renewal = self._show_at = 0.0
@@ -76,6 +79,7 @@ class Keeper:
     def start(self) -> None:
         """Begin. Called after the pool has forked its children."""
         self._thread.start()
+        self._guard.start()
 
     def received(self, key: RunKey) -> None:
         """The message of a run has arrived."""
@@ -114,6 +118,7 @@ class Keeper:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(self.runtime.config.session_timeout.total_seconds() + 5)
+        self._guard.stop()
 
     # the thread
 
@@ -227,7 +232,7 @@ class Keeper:
 
     def _renew_these(self, keys: Collection[RunKey]) -> None:
         for layer in layers(keys):
-            began = time.monotonic()
+            began = trust.clock()
             beats = self._beats.unwritten(layer.values())
             renewed = self._ask(layer, beats)
             for run_id, beat_at in beats.items():
@@ -237,12 +242,15 @@ class Keeper:
     def _ask(self, layer: Mapping[RunId, RunKey], beats: Mapping[RunId, float]) -> Renewed:
         config, places = self.runtime.config, {key.id: self.board.find(key) for key in layer.values()}
         killable = {run_id for run_id, place in places.items() if place is not None and place.pid != self.pid}
+        exclusive = {run_id for run_id, place in places.items() if place is not None and place.exclusive}
 
         def work(tx: Tx, now: datetime) -> Renewed:
             clock = time.monotonic()  # here: waiting for the database makes no heartbeat younger
             ages = {run_id: timedelta(seconds=clock - at) for run_id, at in beats.items()}
             keys = list(layer.values())
-            return renew(tx, now, config, keys, self.node, beats=ages, killable=killable)
+            return renew(
+                *(tx, now, config, keys, self.node), beats=ages, killable=killable, exclusive=exclusive
+            )
 
         return self._run(work)
 
@@ -261,7 +269,8 @@ class Keeper:
         for run_id, lease in renewed.leases.items():
             deadline = renewed.deadlines.get(run_id)
             left = None if deadline is None else time.monotonic() + (deadline - now).total_seconds()
-            self.board.trust(layer[run_id], began + (lease - now).total_seconds(), left)
+            margin = trust.margin_of(self.runtime.config, run_id in renewed.exclusive)
+            self.board.trust(layer[run_id], trust.until(began, now, lease, margin), left)
         grace = self.runtime.config.kill_grace.total_seconds()
         for run_id, why in renewed.stopped.items():
             outcome = Outcome(RunStatus.CANCELLED, reason=f"stopped by {why}")

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -107,6 +107,17 @@ def _standing(board: Board, key: RunKey, patience: float) -> Kill | tuple[psutil
     return process, again, stopped
 
 
+def kill_self() -> NoReturn:
+    """Kill what this process has started, its group where it leads one, and itself."""
+    try:
+        _kill_descendants(psutil.Process())
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
 def is_dead(pid: int) -> bool:
     """Whether a child of this process has ended (collected or not)."""
     return _child(pid) is None
@@ -180,6 +191,17 @@ def _continue(process: psutil.Process) -> None:
 
 def _kill_tree(process: psutil.Process, place: Place, tell_pool: TellPool) -> None:
     """Kill a stopped child, its group, and descendants that made a session of their own."""
+    _kill_descendants(process)
+    tell_pool(place.pid, signal.SIGKILL)
+    if place.leads_group:
+        try:
+            os.killpg(place.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("the group of child %d is gone", place.pid)
+    _quietly(process.kill)
+
+
+def _kill_descendants(process: psutil.Process) -> None:
     descendants: dict[int, psutil.Process] = {}
     # A descendant may fork until it is stopped; what it made shows up in the next round.
     for _ in range(10):
@@ -191,13 +213,6 @@ def _kill_tree(process: psutil.Process, place: Place, tell_pool: TellPool) -> No
             _quietly(child.suspend)
     for child in descendants.values():
         _quietly(child.kill)
-    tell_pool(place.pid, signal.SIGKILL)
-    if place.leads_group:
-        try:
-            os.killpg(place.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            logger.debug("the group of child %d is gone", place.pid)
-    _quietly(process.kill)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:

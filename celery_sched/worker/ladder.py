@@ -10,8 +10,10 @@ import psutil
 
 from celery_sched.model import RunKey
 from celery_sched.worker import killer
-from celery_sched.worker.board import NEVER, Board
+from celery_sched.worker.board import Board
 from celery_sched.worker.killer import Kill, TellPool
+
+DIED = "its process had died"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Ladder:
                 return step
         if told is None:
             came = killer.kill(self._board, key, self._tell_pool)
-            return Step(came, "SIGKILL" + _stuck(came))
+            return Step(came, DIED if came is Kill.GONE else "SIGKILL" + _stuck(came))
         place = self._board.find(key)
         waited = time.monotonic() - told.at
         if place is not None and not place.over and waited < grace and not killer.is_dead(told.pid):
@@ -78,8 +80,8 @@ class Ladder:
         came, started = killer.tell(self._board, key, self._tell_pool)
         if came is Kill.TOLD and place is not None:
             self._told[key] = _Told(time.monotonic(), place.pid, tuple(started))
-            self._board.trust(key, 0.0, NEVER)
-        return Step(came, "SIGTERM")
+            self._board.distrust(key)
+        return Step(came, DIED if came is Kill.GONE else "SIGTERM")
 
 
 def _stuck(came: Kill) -> str:

@@ -15,7 +15,7 @@ from celery.worker.state import task_ready
 from celery_sched.model import RunKey
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
-from celery_sched.worker import keepers, killer, message, outcomes
+from celery_sched.worker import keepers, killer, message, outcomes, trust
 from celery_sched.worker.endings import Absent, Ending
 from celery_sched.worker.keeper import Keeper
 
@@ -50,7 +50,10 @@ class Settling:
             if not self._already_cancelled:
                 self._end(keeper, key, RunStatus.CANCELLED, "terminated by Celery's remote control")
         elif isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt):
-            self._end(keeper, key, RunStatus.LOST, f"the child process died: {outcomes.text_of(error)}")
+            place = keeper.board.find(key)
+            by_timer = place is not None and place.timer
+            died = f"the child process died: {outcomes.text_of(error)}"
+            self._end(keeper, key, RunStatus.LOST, trust.WHY if by_timer else died)
         else:
             # outside the gate, in a child that lives: its message or its answer could not be read
             text, names = outcomes.error_text(error, exc_info), outcomes.names_of(error)

@@ -19,7 +19,7 @@ from celery_sched.context import current
 
 app = Celery("flow")
 app.conf.update(json.loads(os.environ["FLOW_SETTINGS"]))
-app.conf.imports = ["tests.flow.worker_bodies"]
+app.conf.imports = ["tests.flow.worker_bodies", "tests.flow.exclusive_bodies"]
 FOLDER = Path(os.environ["FLOW_FOLDER"])
 
 

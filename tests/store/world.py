@@ -193,10 +193,14 @@ class Bench:
         database: Database | None = None,
         beats: Mapping[RunId, timedelta] | None = None,
         killable: Collection[RunId] = (),
+        exclusive: Collection[RunId] = (),
     ) -> Renewed:
         return (database or self.database).run(
             lambda tx, now: renew(
-                tx, now, self.config, keys, node or self.node, beats=beats or {}, killable=killable
+                *(tx, now, self.config, keys, node or self.node),
+                beats=beats or {},
+                killable=killable,
+                exclusive=exclusive,
             )
         )
 
