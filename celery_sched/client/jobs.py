@@ -14,7 +14,7 @@ from celery_sched.errors import AlreadyExists, InvalidValue, SchedulerError
 from celery_sched.model import Job, JobId, JobStatus, Source
 from celery_sched.rules.definition import checked
 from celery_sched.steps import define
-from celery_sched.store import job_forms, jobs, runs, subscriptions
+from celery_sched.store import job_forms, jobs, runs, sensors, subscriptions
 from celery_sched.store.engine import Conflict, Tx
 
 
@@ -128,6 +128,7 @@ class Jobs(Base):
                     "cancel them first, or wait"
                 )
             subscriptions.remove(tx, now, JobId(row.id), f"job {name!r} was deleted")
+            sensors.forget(tx, JobId(row.id))
             jobs.remove(tx, JobId(row.id))
             self._note(tx, now, by, "delete", name, job_forms.to_json(job_forms.definition_of(row)))
 
