@@ -25,6 +25,7 @@ GROUP = "celery_sched.jobtypes"
 """The group of entry points: the name is the type's, the object its class."""
 BUILT_IN: dict[str, str] = {
     "http": "celery_sched.jobtypes.http:Http",
+    "shell": "celery_sched.jobtypes.shell:Shell",
     "agent": "celery_sched.jobtypes.agent:AgentType",
 }
 """Our own: name -> ``module:class``."""
