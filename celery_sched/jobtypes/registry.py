@@ -27,6 +27,7 @@ BUILT_IN: dict[str, str] = {
     "http": "celery_sched.jobtypes.http:Http",
     "shell": "celery_sched.jobtypes.shell:Shell",
     "agent": "celery_sched.jobtypes.agent:AgentType",
+    "files": "celery_sched.jobtypes.files:Files",
 }
 """Our own: name -> ``module:class``."""
 TAKEN = ("ping", "notify")
