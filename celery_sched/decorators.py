@@ -60,8 +60,10 @@ class Registration:
 
         Calendar files are read here, in a scheduler: a worker need not have them.
         """
-        task = self.task if _is_name(self.task) else self.task.name
+        task = _name_of(self.task)
         given = with_files(self.given, Path(self.place.rpartition(":")[0]).parent)
+        if "on_lost" in given:
+            given["on_lost"] = _name_of(given["on_lost"])
         return checked(**{"name": task, **given, "task": task})
 
 
@@ -99,9 +101,10 @@ def job(
         left out with ``on``.
     :param on: the events that it subscribes to, see docs/events.md.
     :param name: unique in its app; default the task's name.
+    :param policies: the fields of :class:`~celery_sched.model.JobDefinition`; ``on_lost`` takes a Celery task
+        or its name. Above a function also the options of the Celery task that it becomes (``bind``,
+        ``autoretry_for``, ``max_retries``, ...).
     :param queue: the queue its messages go to; ``options`` has the other message options.
-    :param policies: the fields of :class:`~celery_sched.model.JobDefinition`. Above a function also the
-        options of the Celery task that it becomes (``bind``, ``autoretry_for``, ``max_retries``, ...).
     :raises InvalidValue: at once, where the definition stands.
     :raises AlreadyExists: another job of that name stands elsewhere; both places are named.
     """
@@ -160,6 +163,11 @@ def _is_name(task: Any) -> bool:
     return type(task) is str
 
 
+def _name_of(task: Any) -> Any:
+    """The name of a task, which Celery makes now unless it has; what is no task is left as it is."""
+    return task.name if _is_task(task) else task
+
+
 def _is_task(target: Any) -> bool:
     return issubclass(type(target), Task | Proxy)
 
@@ -193,6 +201,8 @@ def _register(new: Registration) -> None:
     if isinstance(given.get("exclude"), list | tuple | str):
         terms = [given["exclude"]] if isinstance(given["exclude"], str) else given["exclude"]
         given["exclude"] = [term for term in terms if not names_a_file(term)]
+    if _is_task(given.get("on_lost")):
+        given["on_lost"] = "unnamed"
     trial = checked(**{"name": known or "unnamed", **given, "task": known or "unnamed"})
     name = trial.name if known or "name" in new.given else None
     with _lock:

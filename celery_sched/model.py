@@ -348,6 +348,8 @@ class Run:
     error: str | None
     result: str | None
     """JSON text, at most 64 KiB."""
+    parent_id: RunId | None = None
+    """The run that it was made for: what it puts right, say."""
     weight: int = 1
     """Slots of its pool that it takes, or took."""
     concurrency_key: str | None = None

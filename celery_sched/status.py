@@ -18,7 +18,19 @@ from celery_sched.model import (
     Overlap,
 )
 from celery_sched.rules.transitions import RunStatus
-from celery_sched.store import apps, backfills, deliveries, events, jobs, nodes, pools, queue, recent, runs
+from celery_sched.store import (
+    apps,
+    backfills,
+    deliveries,
+    events,
+    jobs,
+    nodes,
+    on_lost,
+    pools,
+    queue,
+    recent,
+    runs,
+)
 from celery_sched.store.engine import Tx
 
 LONG = timedelta(minutes=1)
@@ -99,6 +111,7 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
     running = counts.get(RunStatus.RUNNING, 0)
     problems = [*_of_processes(config, living, late), *_of_jobs(tx, config, living)]
     problems += _of_queues(tx, now, config, living)
+    problems += _left_behind(tx, now, config)
     waiting, published_at = events.standing(tx, config.app)
     if published_at is not None and config.enabled and now - published_at > LONG:
         seconds = (now - published_at).total_seconds()
@@ -192,4 +205,12 @@ def _of_queues(tx: Tx, now: datetime, config: Config, living: Sequence[Node]) ->
         yield (
             f"{len(waiting)} published run(s) wait for a worker for over {config.lease.total_seconds():g} s "
             f"(jobs: {names}): does a worker consume their queue?"
+        )
+
+
+def _left_behind(tx: Tx, now: datetime, config: Config) -> Iterator[str]:
+    for row in on_lost.failed(tx, now, config.app):
+        yield (
+            f"what run {row.parent_id} of job {row.job!r} left behind was not put right: its on_lost task"
+            f" {row.task} failed (run {row.id}). To try it again: sched retry {row.id}"
         )

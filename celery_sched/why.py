@@ -19,7 +19,7 @@ from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, remedy
 from celery_sched.rules.why import Act, Asked, Facts, GapSeen, Recorded, Slots, Why
 from celery_sched.rules.why.asked import MINUTE
-from celery_sched.store import apps, gaps, history, job_forms, jobs, pools, queue, runs, waiting
+from celery_sched.store import apps, gaps, history, job_forms, jobs, on_lost, pools, queue, runs, waiting
 from celery_sched.store.engine import Row, Tx
 
 MOST_ACTIVE = 5
@@ -79,6 +79,7 @@ def look_why(
             paused=_last([act for act in acts if act.at <= at], "pause"),
             active=[runs.from_row(one) for one in active],
             active_count=active_count,
+            put_right_by=[] if recorded is None else on_lost.of_run(tx, config.app, RunId(recorded.run.id)),
             last_end=None if job is None else history.last_end(tx, config.app, name),
         )
     )

@@ -106,11 +106,18 @@ def show_command(ctx: click.Context, run: str, as_json: bool) -> None:
     found = client.find_run(run)
     earlier = client.attempts(found.id)
     waits = client.waits_for(found.id)
+    put_right = client.put_right_by(found.id)
     if as_json:
-        print_json({**run_json(found), "waits": waits, "attempts": plain(earlier)})
+        more = {
+            "waits": waits,
+            "attempts": plain(earlier),
+            "put_right_by": [run_json(one) for one in put_right],
+        }
+        print_json({**run_json(found), **more})
         return
     now = database_now(ctx)
     lines = [*described(found, now), *([("waits", waits)] if waits else [])]
+    lines += [("put right by", f"run {one.id} ({one.task}): {one.status}") for one in put_right]
     print_table(ctx, ("field", "value"), [((key, "bold"), text) for key, text in lines])
     if earlier:
         columns = ("attempt", "status", "worker", "started", "ended", "why")

@@ -8,7 +8,7 @@ from celery_sched.client.base import Base
 from celery_sched.errors import NotFound, RunRefused
 from celery_sched.model import Attempt, Run, RunId
 from celery_sched.steps.retry import retry
-from celery_sched.store import attempts
+from celery_sched.store import attempts, on_lost
 from celery_sched.store.engine import Tx
 
 
@@ -45,5 +45,17 @@ class Retries(Base):
         def work(tx: Tx, now: datetime) -> list[Attempt]:
             self._run(tx, run_id)
             return attempts.of_run(tx, run_id)
+
+        return self._database.read(work)
+
+    def put_right_by(self, run_id: RunId) -> list[Run]:
+        """The runs of its job's ``on_lost`` task that were made for a run, in order; one for each bad end.
+
+        :raises NotFound: no such run.
+        """
+
+        def work(tx: Tx, now: datetime) -> list[Run]:
+            self._run(tx, run_id)
+            return on_lost.of_run(tx, self._config.app, run_id)
 
         return self._database.read(work)

@@ -65,6 +65,8 @@ class RunView:
     zone: str
     """Its job's; UTC where the job is gone."""
     has_job: bool
+    put_right_by: Sequence[Run]
+    """Runs of its job's ``on_lost`` task that were made for it."""
 
 
 def job(app: Any, name: str) -> JobView:
@@ -120,7 +122,9 @@ def run(app: Any, run_id: RunId) -> RunView:
     client = Client(runtime)
     try:
         earlier, found = client.attempts(run_id), client.get_run(run_id)
+        put_right = client.put_right_by(run_id)
         now, row = runtime.database.read(lambda tx, now: (now, jobs.get(tx, runtime.config.app, found.job)))
     except SQLAlchemyError as error:
         raise refused(error) from error
-    return RunView(now, found, earlier, "UTC" if row is None else row.timezone, row is not None)
+    zone = "UTC" if row is None else row.timezone
+    return RunView(now, found, earlier, zone, row is not None, put_right)

@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from celery_sched.model import Trigger
+from celery_sched.model import Run, RunId, Trigger
 from celery_sched.rules import identity
-from celery_sched.rules.transitions import RunStatus
+from celery_sched.rules.transitions import FAILURES, RunStatus
 from celery_sched.store import runs, system_jobs
 from celery_sched.store.engine import Tx
-from celery_sched.store.tables import attempt
+from celery_sched.store.tables import attempt, run
 
 JOB = "sched:on_lost"
 TASK = "celery_sched.on_lost"
@@ -23,6 +23,9 @@ RETRIES = 5
 RETRY_DELAY = timedelta(seconds=10)
 ENDS = frozenset({RunStatus.LOST, RunStatus.TIMED_OUT, RunStatus.CANCELLED})
 """Ends that the task itself may not have seen coming."""
+TOLD = timedelta(days=1)
+"""How long `status` tells of one that failed; history keeps it."""
+MOST_TOLD = 100
 
 
 def ended(tx: Tx, now: datetime, rows: Sequence[Row[Any]]) -> None:
@@ -93,3 +96,36 @@ def _run(row: Any, job_row: Any, now: datetime) -> dict[str, Any]:
         },
         "options": row.job_options,
     }
+
+
+def of_run(tx: Tx, app: str, run_id: RunId) -> list[Run]:
+    """The runs that put right what a run left behind, one for each time that it ended so; in order."""
+    queued_at = tx.execute(select(run.c.queued_at).where(run.c.id == run_id)).scalar()
+    if queued_at is None:
+        return []
+    rows = tx.execute(
+        # the name and the time are what an index finds them by
+        select(run)
+        .where(run.c.app == app, run.c.job == JOB, run.c.queued_at >= queued_at, run.c.parent_id == run_id)
+        .order_by(run.c.queued_at, run.c.id)
+    )
+    return [runs.from_row(row) for row in rows]
+
+
+def failed(tx: Tx, now: datetime, app: str) -> Sequence[Any]:
+    """Those that failed for good lately: ``id``, ``task``, and the ``job`` and ``parent_id`` they were for."""
+    parent = run.alias("parent")
+    return tx.execute(
+        select(run.c.id, run.c.task, run.c.parent_id, parent.c.job)
+        .join(parent, parent.c.id == run.c.parent_id)
+        .where(
+            run.c.app == app,
+            run.c.job == JOB,
+            run.c.queued_at > now - TOLD,
+            run.c.status.in_([status.value for status in FAILURES]),
+            # not where it is carried out again, or was since
+            parent.c.status.in_([status.value for status in ENDS]),
+        )
+        .order_by(run.c.queued_at.desc())
+        .limit(MOST_TOLD)
+    ).all()

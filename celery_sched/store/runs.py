@@ -409,6 +409,7 @@ def from_row(row: Any) -> Run:
         stop_reason=row.stop_reason,
         error=row.error,
         result=row.result,
+        parent_id=None if row.parent_id is None else RunId(row.parent_id),
         weight=row.weight,
         concurrency_key=row.concurrency_key,
     )

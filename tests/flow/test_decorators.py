@@ -318,3 +318,40 @@ def test_several_schedules_and_a_bad_calendar(app: Celery, load: Load) -> None:
     assert ["@daily | every 8h"] == [found.schedule for found in definitions(app)]
     with pytest.raises(InvalidValue, match="Did you mean weekly"):
         load("bad", "from celery_sched import job\n@job('@daily', exclude='weekli:sun')\ndef f(): pass\n")
+
+
+def test_on_lost_takes_a_task(app: Celery) -> None:
+    """What puts a killed run right is named, or given as the task itself; Celery need not have made it."""
+
+    @shared_task(name="shop.put_right")
+    def put_right(**lost: Any) -> None:
+        """Nothing."""
+
+    @app.task(name="shop.of_this_app")
+    def of_this_app(**lost: Any) -> None:
+        """Nothing."""
+
+    @shared_task(name="shop.target")
+    def target() -> None:
+        """Nothing."""
+
+    job("@daily", task=target, name="one", on_lost=put_right)
+    job("@daily", task=target, name="two", on_lost=of_this_app)
+    job("@daily", task=target, name="three", on_lost="shop.elsewhere")
+    job("@daily", task=target, name="four")
+    found = {one.name: one.on_lost for one in definitions(app)}
+    assert {
+        "one": "shop.put_right",
+        "two": "shop.of_this_app",
+        "three": "shop.elsewhere",
+        "four": None,
+    } == found
+
+
+def test_on_lost_takes_nothing_else() -> None:
+    """A function that is no task is refused where it stands."""
+    with pytest.raises(InvalidValue, match="on_lost"):
+
+        @job("@daily", on_lost=print)
+        def target() -> None:
+            """Nothing."""

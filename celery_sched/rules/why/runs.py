@@ -26,8 +26,12 @@ def of_run(facts: Facts, recorded: Recorded) -> Answer:
     elif recorded.backfill_id is not None:
         again = "" if run.trigger is Trigger.BACKFILL else " again"
         said.append(f"it was made to run{again} by backfill {recorded.backfill_id}")
+    elif run.trigger is Trigger.ON_LOST:
+        said.append(f"it puts right what run {run.parent_id} left behind")
     if run.status != RunStatus.SKIPPED and run.attempt > 1:
         said.append(f"this is attempt {run.attempt}")
+    for one in facts.put_right_by:
+        said.append(f"what it left behind is put right by run {one.id} ({one.task}): {_named(one.status)}")
     return outcome, said, steps
 
 

@@ -123,6 +123,8 @@ class Facts:
     active: Sequence[Run] = ()
     """Its runs that are not finished, those under way first; the first few of ``active_count``."""
     active_count: int = 0
+    put_right_by: Sequence[Run] = ()
+    """Runs of its `on_lost` task that were made for the run."""
     last_end: datetime | None = None
     """When its last run ended, from which `after` counts."""
 
