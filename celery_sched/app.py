@@ -16,9 +16,10 @@ from typing import Any
 
 from celery import Celery, signals
 
-from celery_sched import config, runtime, worker
+from celery_sched import config, notify, runtime, worker
 from celery_sched.errors import SchedulerError
 from celery_sched.jobtypes import registry
+from celery_sched.store import notices
 from celery_sched.transport import SCHEME, embedded_broker, embedded_result_backend, ensure_folders
 
 NAME = "celery_sched"
@@ -86,8 +87,14 @@ def setup(app: Celery) -> None:
             return
         worker.install(app)
         app.task(name=f"{NAME}.ping", shared=False)(ping)
+        app.task(name=notices.TASK, shared=False, bind=True)(send_notifications)
         registry.add_tasks(app)
         _set_up.add(app)
+
+
+def send_notifications(self: Any, target: str, notifications: list[int]) -> dict[str, Any]:
+    """Send a message with these notifications to a target of ``sched_notify_targets``."""
+    return notify.send(runtime.of(self.app), target, notifications)
 
 
 def standalone() -> Celery:

@@ -17,6 +17,8 @@ from celery_sched import config as settings
 from celery_sched.config import Config
 from celery_sched.inflight import Slots, make_slots
 from celery_sched.model import Node, NodeId, NodeKind
+from celery_sched.notify_settings import Policy
+from celery_sched.store import notices
 from celery_sched.store.engine import Clock, Database
 
 _lock = threading.Lock()
@@ -39,7 +41,12 @@ class Runtime:
 
 def make(config: Config, *, clock: Clock | None = None) -> Runtime:
     """A runtime for these settings; nothing is opened yet."""
-    database = Database(config.database_url, session_timeout=_patience(config), clock=clock)
+    database = Database(
+        config.database_url,
+        session_timeout=_patience(config),
+        clock=clock,
+        options={notices.OPTION: Policy(config.notify, config.notify_templates)},
+    )
     return Runtime(config, database, make_slots(config))
 
 

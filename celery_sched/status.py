@@ -25,6 +25,7 @@ from celery_sched.store import (
     events,
     jobs,
     nodes,
+    notices,
     on_lost,
     pools,
     queue,
@@ -89,6 +90,7 @@ class Status:
     """Events that are not handed out yet."""
     deliveries_pending: int
     deliveries_dead: int
+    unseen_notifications: int
     healthy: bool
     problems: Sequence[str]
 
@@ -117,6 +119,9 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
         seconds = (now - published_at).total_seconds()
         problems.append(f"{waiting} event(s) are not handed out, the oldest for {seconds:.0f} s")
     on_their_way = deliveries.counts(tx, config.app)
+    unseen, unsent = notices.count_unseen(tx, config.app)
+    if unsent:
+        problems.append(f"{unsent} notification(s) could not be sent: sched notifications --unseen says why")
     return Status(
         schedulers=[_seen(node) for node in living if node.kind is NodeKind.SCHEDULER],
         workers=[_seen(node) for node in living if node.kind is NodeKind.WORKER],
@@ -138,6 +143,7 @@ def look(tx: Tx, now: datetime, config: Config) -> Status:
         events_waiting=waiting,
         deliveries_pending=on_their_way.get(DeliveryStatus.PENDING, 0),
         deliveries_dead=on_their_way.get(DeliveryStatus.DEAD, 0),
+        unseen_notifications=unseen,
         healthy=not problems,
         problems=problems,
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from celery_sched.errors import DatabaseUnavailable
 from celery_sched.runtime import Runtime
-from celery_sched.store import audit, backfills, events, gaps, nodes, runs, subscriptions
+from celery_sched.store import audit, backfills, events, gaps, nodes, notices, runs, subscriptions
 
 logger = logging.getLogger("celery_sched.prune")
 BATCH = 500
@@ -58,6 +58,7 @@ def prune(runtime: Runtime, stop: threading.Event | None = None) -> int:
     for delete, kept in (
         *((table.prune, config.keep_runs) for table in (runs, gaps, audit, backfills)),
         (events.prune, config.keep_events),
+        (notices.prune, config.keep_notifications),
     ):
         deleted.append(0)
         while stop is None or not stop.is_set():

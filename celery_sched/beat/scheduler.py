@@ -12,6 +12,7 @@ from typing import Any
 from celery.beat import Scheduler as CeleryScheduler
 
 from celery_sched import decorators, doctor
+from celery_sched.beat.notices import Teller
 from celery_sched.beat.poll import DeadlinePassed, Poll, Polled
 from celery_sched.beat.prune import Pruner
 from celery_sched.errors import DatabaseUnavailable, SchedulerError, SchemaMismatch
@@ -55,6 +56,7 @@ class Scheduler(CeleryScheduler):
         self._ready = False
         self._unavailable = self._stuck = False
         self._pruner: Pruner | None = None
+        self._teller: Teller | None = None
         super().__init__(*args, **kwargs)
 
     # Celery's own entries are not kept here: jobs live in the database
@@ -123,6 +125,8 @@ class Scheduler(CeleryScheduler):
         """Let the polls that run end (bounded), then leave."""
         if self._pruner is not None:
             self._pruner.stop()
+        if self._teller is not None:
+            self._teller.stop()
         deadline = time.monotonic() + self._longest
         for turn in self._turns:
             turn.done.wait(max(0.0, deadline - time.monotonic()))
@@ -168,6 +172,8 @@ class Scheduler(CeleryScheduler):
         self._poll = Poll(runtime, self.app, node)
         self._pruner = Pruner(runtime)
         self._pruner.start()
+        self._teller = Teller(runtime)
+        self._teller.start()
         self._start_examination()
         self._ready = True
         logger.info(

@@ -33,6 +33,7 @@ COMMANDS = {
     "jobs": "jobs",
     "migrate": "schema",
     "next": "next",
+    "notifications": "notifications",
     "pause": "control",
     "pools": "pools",
     "publish": "events",

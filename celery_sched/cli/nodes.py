@@ -46,6 +46,9 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"in flight   {status.inflight} of {status.max_concurrent_jobs}")
         click.echo(f"runs        {status.running} running, {status.queued} queued")
         click.echo(f"due         {status.due}{overdue}")
+        if status.unseen_notifications:
+            count = status.unseen_notifications
+            click.echo(f"unseen      {count} notifications (sched notifications --unseen)")
         click.echo(f"events      {status.events_waiting} waiting")
         dead = status.deliveries_dead
         click.echo(

@@ -14,12 +14,13 @@ from celery_sched.client.events import Events, publish
 from celery_sched.client.files import Files
 from celery_sched.client.jobs import Jobs
 from celery_sched.client.nodes import Nodes
+from celery_sched.client.notifications import Notifications
 from celery_sched.client.pools import Pools
 from celery_sched.client.retries import Retries
 from celery_sched.client.runs import Runs
 
 
-class Client(Jobs, Files, Control, Runs, Retries, Nodes, Pools, Backfills, Events):
+class Client(Jobs, Files, Control, Runs, Retries, Nodes, Pools, Backfills, Events, Notifications):
     """What one app's people may do. Thread-safe."""
 
 

@@ -102,6 +102,14 @@ class Base:
                 f"To change the pool: sched pools resize {name} {weight}",
             )
 
+    def _check_targets(self, definition: JobDefinition) -> None:
+        """That there are the targets that a job notifies, where the settings of this process have any."""
+        known = sorted(self._config.notify_targets)
+        for name in (definition.notify or {}).get("to", ()) if known else ():
+            if name not in known:
+                allowed = f"a target of sched_notify_targets: there are {', '.join(known)}"
+                raise InvalidValue(f"job {definition.name!r}: notify", name, allowed, near(name, known))
+
     def _note(
         self, tx: Tx, now: datetime, by: str, action: str, subject: str, detail: Mapping[str, Any]
     ) -> None:

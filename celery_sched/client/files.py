@@ -35,7 +35,7 @@ class Files(Base):
         :func:`celery_sched.job_files.read_jobs` for a file.
 
         :param dry_run: write nothing, only say what would be.
-        :raises InvalidValue: a pool that there is not.
+        :raises InvalidValue: a pool, or a target of notifications, that there is not.
         :raises AlreadyExists: a job of that name comes from code, where it is to be changed.
         """
 
@@ -47,6 +47,7 @@ class Files(Base):
             for definition in definitions:
                 row = known.get(definition.name)
                 self._check_pool(tx, definition)
+                self._check_targets(definition)
                 if row is None:
                     added.append(definition.name)
                     if not dry_run:

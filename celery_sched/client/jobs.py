@@ -47,6 +47,7 @@ class Jobs(Base):
             if jobs.get(tx, self._config.app, name) is not None:
                 raise AlreadyExists("job", name, "Change it with edit, or choose another name.")
             self._check_pool(tx, definition)
+            self._check_targets(definition)
             define.create(tx, now, self._config, definition, Source.OPERATOR)
             self._note(tx, now, by, "add", name, job_forms.to_json(definition))
             return self._job(tx, name)
@@ -72,6 +73,8 @@ class Jobs(Base):
             fields = {field: getattr(old, field) for field in job_forms.DEFINITION}
             definition = checked(**{**fields, **changes})
             self._check_pool(tx, definition, old)
+            if "notify" in changes:
+                self._check_targets(definition)
             changed = {
                 field: getattr(definition, field)
                 for field in changes

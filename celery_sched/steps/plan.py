@@ -17,7 +17,7 @@ from celery_sched.rules.schedules import latest_in
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.turn import start_by
 from celery_sched.rules.upcoming import jitter_of, over, schedule_of
-from celery_sched.store import gaps, job_forms, jobs, recent, runs, stopping
+from celery_sched.store import gaps, job_forms, jobs, notices, recent, runs, stopping
 from celery_sched.store.apps import Downtime
 from celery_sched.store.engine import Row, Tx
 
@@ -135,6 +135,7 @@ def plan(
         for one in stopping.stop_runs(tx, now, others, SCHEDULER, replaced_by(made_for))
     ]
     gaps.add(tx, new_gaps)
+    notices.note_skipped(tx, now, _skips(rows, new))
     matched = jobs.advance(tx, now, moves)
     if matched != len(moves):
         raise RuntimeError(f"{matched} of {len(moves)} locked jobs matched while planning")
@@ -151,6 +152,12 @@ def plan(
         more=len(rows) == BATCH
         or any(due.next_run_at is not None and due.next_run_at <= now for _, due in decided),
     )
+
+
+def _skips(rows: Sequence[Row], new: Sequence[Mapping[str, Any]]) -> list[tuple[Row, str]]:
+    """The jobs of which something was skipped, with the last reason."""
+    skipped = {made["job_id"]: made["reason"] for made in new if made["status"] == RunStatus.SKIPPED.value}
+    return [(row, skipped[row.id]) for row in rows if row.id in skipped]
 
 
 def _lock_active(tx: Tx, replacing: Sequence[JobId]) -> Mapping[JobId, Sequence[Row]]:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -50,15 +50,18 @@ class Database:
         session_timeout: timedelta = timedelta(seconds=10),
         clock: Clock | None = None,
         pool_size: int = 5,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open nothing yet.
 
         :param session_timeout: longest one statement, lock wait or silent transaction may last.
         :param clock: instead of the server's clock (tests).
+        :param options: what every ``tx`` has among its execution options: settings that statements need.
         """
         self.url: URL = make_url(url)
         self.dialect = dialects.of(self.url)
         self._clock = clock
+        self._options = dict(options or {})
         seconds = session_timeout.total_seconds()
         if self.dialect.name == "sqlite" and not self.url.database:
             raise InvalidValue("sched_database_url", url, "SQLite in a file (several processes share it)")
@@ -151,7 +154,7 @@ class Database:
     @contextmanager
     def _transaction(self, limit: float, *, write: bool) -> Iterator[tuple[Tx, datetime]]:
         with self.engine.connect() as connection:
-            connection = connection.execution_options(sched_write=write)
+            connection = connection.execution_options(sched_write=write, **self._options)
             with self._watchdog.watching(connection, limit), connection.begin():
                 yield connection, self._now(connection)
 

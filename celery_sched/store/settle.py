@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, select, true
 
 from celery_sched.failpoints import failpoint
-from celery_sched.model import JobId, RunId, RunKey, Token
+from celery_sched.model import JobId, NoticeKind, RunId, RunKey, Token
 from celery_sched.rules.transitions import FAILURES, HELD, TERMINAL, RunStatus
-from celery_sched.store import audit, ends, jobs, leaving, runs
+from celery_sched.store import audit, ends, jobs, leaving, notices, runs
 from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run
 
@@ -88,6 +88,7 @@ def _pause_failing(tx: Tx, now: datetime, ids: Collection[JobId]) -> None:
         if not leaving.pause(tx, now, row, reason):
             raise RuntimeError("a job was not locked while its run ended")
         audit.add(tx, now, row.app, "pause_on_failure", "pause", row.name, {"reason": reason})
+        notices.note_job(tx, now, row, NoticeKind.PAUSED, reason)
 
 
 def settle_waiting(
