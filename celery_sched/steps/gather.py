@@ -14,6 +14,7 @@ from celery_sched.model import EventId, JobId, JobStatus, Trigger
 from celery_sched.rules.gathering import Bundle, Gathering, Pending
 from celery_sched.rules.gathering import gather as choose
 from celery_sched.rules.identity import carrier_id
+from celery_sched.rules.schedules.zones import EPOCH
 from celery_sched.rules.subscriptions import Deliver, Mode, Subscription, read
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.turn import PATIENCE
@@ -24,6 +25,7 @@ LOOKED = 2000
 """Most deliveries of a job looked at in one transaction."""
 LARGEST = 256 * 1024
 """Bytes of the events that one run carries, if it carries several."""
+INSTANT = timedelta(microseconds=1)
 BEHIND = timedelta(seconds=10)
 """How much later a run for an event should start for each of its job's that is not finished: a job with a
 backlog lets those go first that have none."""
@@ -102,6 +104,7 @@ def _make(
     is_batch = subscription.deliver is Deliver.BATCH
     single = not is_batch and subscription.mode is not Mode.ALL
     made = carried = 0
+    last = EPOCH
     for bundle in bundles:
         for part in _parts(bundle.carried, known) if is_batch else [bundle.carried]:
             ids = [one.id for one in part]
@@ -109,6 +112,8 @@ def _make(
             found = [known[EventId(one.event_id)] for one in part]
             told = [events.told(one) for one in found]
             start_by = now + min(PATIENCE, (unfinished + made) * BEHIND)
+            # of runs that wait equally long the earlier instant goes first: so they keep their order
+            last = max(last + INSTANT, min(one.published_at for one in found))
             runs.add(
                 tx,
                 [
@@ -116,7 +121,7 @@ def _make(
                         **runs.from_job(row, now),
                         "id": run_id,
                         "trigger_kind": Trigger.EVENT.value,
-                        "scheduled_for": min(one.published_at for one in found),
+                        "scheduled_for": last,
                         "status": RunStatus.QUEUED.value,
                         "start_by": start_by,
                         "hops": max(one.hops for one in found),
