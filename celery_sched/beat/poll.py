@@ -187,7 +187,12 @@ class Poll:
         held_until = None if seen.app is None else seen.app.sweep_not_before
         more = False
         if seen.expired and (held_until is None or held_until <= seen.now):
-            done = self.runtime.database.run(lambda tx, now: sweep(tx, now, self.config))
+
+            def work(tx: Tx, now: datetime) -> Swept:
+                # looked at too long ago, by a machine that slept: first it is judged again whether to wait
+                return Swept() if now - seen.now > self.config.lease / 6 else sweep(tx, now, self.config)
+
+            done = self.runtime.database.run(work)
             failpoint("sweep:committed")
             self._report(done, counts)
             republish += done.republish

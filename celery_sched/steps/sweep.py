@@ -48,8 +48,11 @@ class Outage:
 def outage(tx: Tx, now: datetime, config: Config, row: Row, clock_jumped: bool) -> Outage:
     """After a pause of all passes, or a jump of the database's clock, hold the sweep back for one lease.
 
-    Guard: compare-and-set on ``sweep_not_before``, never while one is pending. One that lies further ahead
-    than a lease was written by a clock that was put right since.
+    A pause within a hold begins another one: what was left of the first may be too short for a worker that is
+    still stuck in a call. A jump within a hold does not: each scheduler would note it on its own, in turn.
+
+    Guard: compare-and-set on ``sweep_not_before``. One that lies further ahead than a lease was written by a
+    clock that was put right since.
     Locks: the app's row.
     If it dies here: nothing was written; the next pass sees the same pause.
     """
@@ -58,10 +61,10 @@ def outage(tx: Tx, now: datetime, config: Config, row: Row, clock_jumped: bool) 
     paused = row.last_pass_at is not None and now - row.last_pass_at > config.lease / 2
     if paused:  # why occurrences were missed
         apps.was_down(tx, now, config.app, row.last_pass_at)
-    if seen is not None and now < seen <= until:
+    if seen is not None and now < seen <= until and not paused:
         return Outage(seen)
-    # an app that never passed has nothing in flight; and right after one hold ends, passes have been
-    # written all along, so that no second one follows by itself
+    # an app that never passed has nothing in flight; and passes are written while a hold is pending too, so
+    # that no second one follows by itself
     ahead = seen is not None and seen > until
     if not (paused or clock_jumped or ahead):
         return Outage(None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, or_, select, update
+from sqlalchemy import Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from celery_sched.store.engine import Tx
@@ -65,15 +65,11 @@ def passed(tx: Tx, now: datetime, name: str) -> None:
 
 
 def hold_sweep(tx: Tx, now: datetime, name: str, seen: datetime | None, until: datetime) -> bool:
-    """Keep the sweep back until ``until``: a compare-and-set on what was seen, never while one is pending."""
+    """Keep the sweep back until ``until``: a compare-and-set on what was seen."""
     same = app.c.sweep_not_before.is_(None) if seen is None else app.c.sweep_not_before == seen
-    # what lies after `until` is no hold but a mistake of a clock that was ahead
-    over = or_(
-        app.c.sweep_not_before.is_(None), app.c.sweep_not_before <= now, app.c.sweep_not_before > until
-    )
     return (
         tx.execute(
-            update(app).where(app.c.app == name, same, over).values(sweep_not_before=until, last_pass_at=now)
+            update(app).where(app.c.app == name, same).values(sweep_not_before=until, last_pass_at=now)
         ).rowcount
         == 1
     )

@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
 }
 RECONCILES = 6
 """Polls at rest that must find nothing to put right."""
-SETTLED = 120.0
+SETTLED = 180.0
 """Seconds in which what was under way must have ended, one way or another, once nobody is killed any more."""
 JOBS: dict[str, dict[str, Any]] = {
     "tick-0": {"task": "jobs.fast", "overlap": "concurrent", "misfire": "all"},
@@ -48,7 +48,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "slow": {"task": "jobs.sleep", "args": [0.5], "overlap": "concurrent"},
     "flaky": {"task": "jobs.fails_first", "overlap": "concurrent", "retries": 2, "retry_delay": 0.5},
     "alone": {"task": "jobs.sleep", "args": [0.5], "overlap": "skip"},
-    "in turn": {"task": "jobs.sleep", "args": [0.5], "overlap": "queue"},
+    "in turn": {"task": "jobs.sleep", "args": [0.5], "overlap": "queue", "max_queued": 10},
     "narrow": {"task": "jobs.sleep", "args": [0.5], "overlap": "concurrent", "pool": "narrow"},
 }
 """Each of them once a second."""

@@ -70,6 +70,7 @@ def test_10_a_healthy_job_while_hung_ones_hold_every_slot(site: Site, kind: str)
     starving.healthy_beside_hung(site, kind)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("site", ["postgres"], indirect=True)
 def test_11_no_slot_is_lost(site: Site) -> None:
     """Measurement 11: workers, schedulers and Redis are killed under hundreds of runs: no slot is lost."""

@@ -48,9 +48,24 @@ def test_a_hold_is_not_renewed_while_it_is_pending(bench: Bench) -> None:
     first.poll()
     second.poll()
     assert until == _hold(bench)
-    bench.clock.advance(45)  # nobody passed for more than half a lease: still the same hold
+    bench.clock.advance(25)
     third.poll()
     assert until == _hold(bench)
+
+
+def test_an_outage_within_a_hold_holds_the_sweep_back_again(bench: Bench) -> None:
+    """Workers that were cut off again may need more time than was left of the first hold."""
+    _usual(bench)
+    running = bench.running()
+    bench.clock.advance(300)
+    bench.scheduler.poll()
+    assert [running.key.id] == list(bench.renew(running.key).leases)
+    bench.clock.advance(59)
+    bench.scheduler.poll()
+    assert bench.clock.now + timedelta(seconds=60) == _hold(bench)
+    bench.clock.advance(14)
+    assert 0 == bench.scheduler.poll().counts.swept
+    assert [running.key.id] == list(bench.renew(running.key).leases)
 
 
 def test_passes_during_a_hold_are_noted(bench: Bench) -> None:
