@@ -14,6 +14,8 @@ import psutil
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL: less than a worker gives a run that is told to end, 3 s unless
 ``sched_kill_grace`` is shorter."""
+PATIENCE = 5.0
+"""Seconds in which what was killed is gone, unless it waits for a disk."""
 LOOK = 0.02
 
 
@@ -33,15 +35,25 @@ def end(process: subprocess.Popen[bytes]) -> int:
     try:
         if left:
             _signal(process, left, signal.SIGTERM)
-        until = time.monotonic() + GRACE
-        while left and time.monotonic() < until:
-            time.sleep(LOOK)
-            left = _alive(process, left)
+            left = _after(process, left, GRACE)
     finally:
         if left:
-            _signal(process, _alive(process, left), signal.SIGKILL)
+            left = _alive(process, left)
+            _signal(process, left, signal.SIGKILL)
+            _after(process, left, PATIENCE)
         code = process.wait()
     return code
+
+
+def _after(
+    process: subprocess.Popen[bytes], left: set[psutil.Process], seconds: float
+) -> set[psutil.Process]:
+    """Who is still alive when all are dead, or after this time."""
+    until = time.monotonic() + seconds
+    while left and time.monotonic() < until:
+        time.sleep(LOOK)
+        left = _alive(process, left)
+    return left
 
 
 def _alive(process: subprocess.Popen[bytes], known: set[psutil.Process]) -> set[psutil.Process]:
@@ -50,10 +62,10 @@ def _alive(process: subprocess.Popen[bytes], known: set[psutil.Process]) -> set[
 
 
 def _group(number: int) -> Iterator[psutil.Process]:
-    for other in psutil.process_iter():
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(other.pid) == number:
-                yield other
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getpgid(pid) == number:
+                yield psutil.Process(pid)
 
 
 def _descendants(number: int) -> list[psutil.Process]:

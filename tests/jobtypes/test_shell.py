@@ -185,7 +185,7 @@ def family(file: Path) -> list[int]:
 
 
 def test_a_timeout_ends_all_of_it(tmp_path: Path) -> None:
-    """After its time a command is killed, and what it started, also what ignores SIGTERM or left the group."""
+    """After its time a command is killed with all that it started, also what ignores SIGTERM or went away."""
     with pytest.raises(TimeoutError, match=r"was killed: it did not end within 5 s. It printed last:\nbegun"):
         run(PYTHON, "-c", FAMILY, str(tmp_path / "pids"), "session", "stubborn", timeout="5s")
     assert [False, False] == [is_alive(pid) for pid in family(tmp_path / "pids")]
