@@ -14,11 +14,13 @@ from typing import Any
 from sqlalchemy import Table, create_engine, select
 
 from celery_sched import runtime as runtimes
+from celery_sched.beat.notices import tell_all
 from celery_sched.beat.poll import Poll, Polled
 from celery_sched.client import Client
 from celery_sched.config import load
 from celery_sched.model import Job, NodeKind, Run, RunId
 from celery_sched.runtime import Runtime
+from celery_sched.steps.tell import Told
 from celery_sched.store import jobs, runs, schema
 from celery_sched.store.engine import Database
 
@@ -69,6 +71,10 @@ class ManualScheduler:
             self._poll.presence.forget()
             self._greeted = now
         return self._poll(time.monotonic() + 60)
+
+    def tell(self) -> list[Told]:
+        """What a scheduler does beside its polls: notifications become messages, whose runs a poll claims."""
+        return tell_all(self.runtime)
 
     def advance(self, by: timedelta | float, step: timedelta | float = 1.0) -> list[Polled]:
         """Let time pass in steps, with a poll after each."""

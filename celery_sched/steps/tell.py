@@ -121,6 +121,7 @@ def _job(tx: Tx, now: datetime, config: Config) -> Any:
         retries=RETRIES,
         retry_delay=RETRY_DELAY,
         retry_max_delay=RETRY_MAX_DELAY,
+        requeue=True,  # twice is better than never
         time_limit=TIME_LIMIT,
         notify={"on": []},
         description="Sends notifications: a run a message.",

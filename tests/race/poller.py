@@ -55,7 +55,7 @@ class Poller:
         self.do(str(times))
 
     def do(self, what: str) -> None:
-        """Make it ``cancel`` or ``retry`` a run, ``abandon`` a node, ``cancel_backfill``, or do polls."""
+        """Make it ``cancel`` or ``retry`` a run, ``abandon`` a node, ``cancel_backfill``, ``tell``, or poll."""
         self._asked += 1
         assert self.process.stdin is not None
         try:
@@ -115,6 +115,8 @@ def main(settings: Mapping[str, Any]) -> None:
         elif what == "abandon":
             dead = [NodeId(subject[0])]
             scheduler.database.run(lambda tx, now: abandon(tx, now, scheduler.config, dead, "a test"))  # noqa: B023
+        elif what == "tell":
+            scheduler.tell()
         else:
             for _ in range(int(what)):
                 scheduler.poll()
