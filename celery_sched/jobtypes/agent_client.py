@@ -1,7 +1,7 @@
 """Asks the models of a list for one answer: fail-over and retries that are bounded in attempts and in time.
 
 Whatever the servers do, a call of :func:`ask` ends at its deadline: each wait ends there (see
-``agent_wire``), pauses too, and no pause is begun that would pass it.
+``wire``), pauses too, and no pause is begun that would pass it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 
 from celery_sched.errors import SchedulerError
 from celery_sched.jobtypes import agent_answers as answers
-from celery_sched.jobtypes import agent_http as http
-from celery_sched.jobtypes import agent_wire as wire
+from celery_sched.jobtypes import wire, wire_http
 from celery_sched.jobtypes.agent_answers import Completion
 from celery_sched.jobtypes.agent_errors import Failed, Next, of_error
 
@@ -163,7 +162,7 @@ class Budget:
         accept = FROM_SERVER if endpoint.stream else "application/json"
         headers = {"Content-Type": "application/json", "Accept": accept, **endpoint.headers}
         url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
-        answer = http.request(
+        answer = wire_http.request(
             "POST",
             url,
             headers,

@@ -1,4 +1,4 @@
-"""One HTTP request over a bounded connection (``agent_wire``), and its answer as it comes."""
+"""One HTTP request over a bounded connection (``wire``), and its answer as it comes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from celery_sched.errors import InvalidValue
-from celery_sched.jobtypes.agent_wire import Limits, Resolve, Unreachable, Wire, addresses
+from celery_sched.jobtypes.wire import Limits, Resolve, Unreachable, Wire, addresses
 
 R = TypeVar("R")
 LONGEST_LINE = 1 << 20
+CHUNK = 64 * 1024
 ACCEPTED = ("http", "https")
 
 
@@ -44,21 +45,36 @@ class Answer:
                 raise Unreachable(f"a line of the answer is longer than {LONGEST_LINE} bytes")
             yield raw.decode("utf-8", "replace").rstrip("\r\n")
 
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of the body as they arrive.
+
+        :raises Unreachable: as :meth:`body`.
+        """
+        size = 0
+        while chunk := _caught(lambda: self.response.read1(CHUNK)):
+            size += len(chunk)
+            self._bound(size)
+            yield chunk
+        self._whole()
+
     def body(self) -> bytes:
         """The whole body.
 
         :raises Unreachable: as :meth:`lines`; also for a body shorter than announced.
         """
         raw = _caught(lambda: self.response.read(self.wire.limits.size + 1))
-        missing = self.response.length  # what was announced and never came
-        if missing and len(raw) <= self.wire.limits.size:
-            raise Unreachable(f"the connection ended {missing} bytes before the answer did")
         self._bound(len(raw))
+        self._whole()
         return raw
 
     def close(self) -> None:
         self.response.close()
         self.wire.close()
+
+    def _whole(self) -> None:
+        missing = self.response.length  # what was announced and never came
+        if missing:
+            raise Unreachable(f"the connection ended {missing} bytes before the answer did")
 
     def _bound(self, size: int) -> None:
         if size > self.wire.limits.size:
