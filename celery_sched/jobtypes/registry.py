@@ -28,6 +28,7 @@ BUILT_IN: dict[str, str] = {
     "shell": "celery_sched.jobtypes.shell:Shell",
     "agent": "celery_sched.jobtypes.agent:AgentType",
     "files": "celery_sched.jobtypes.files:Files",
+    "http_changed": "celery_sched.jobtypes.http_changed:HttpChanged",
 }
 """Our own: name -> ``module:class``."""
 TAKEN = ("ping", "notify")
