@@ -26,6 +26,8 @@ GROUP = "celery_sched.jobtypes"
 BUILT_IN: dict[str, str] = {
     "http": "celery_sched.jobtypes.http:Http",
     "shell": "celery_sched.jobtypes.shell:Shell",
+    "sql": "celery_sched.jobtypes.sql:Sql",
+    "task": "celery_sched.jobtypes.task:TaskCall",
     "agent": "celery_sched.jobtypes.agent:AgentType",
     "files": "celery_sched.jobtypes.files:Files",
     "http_changed": "celery_sched.jobtypes.http_changed:HttpChanged",

@@ -150,3 +150,31 @@ def is_known(url: URL) -> bool:
 def of(url: URL) -> Dialect:
     """The dialect of a database URL."""
     return _BY_NAME[url.get_backend_name()]
+
+
+def guest_args(url: URL, seconds: float) -> dict[str, Any]:
+    """Driver options for somebody else's database: nobody waits for ever; all else is as it is set there."""
+    whole = max(2, int(seconds) + 1)
+    driver = url.get_driver_name()
+    if driver in ("psycopg", "psycopg2"):
+        return {"connect_timeout": min(whole, 30)}
+    if driver == "pymysql":
+        return {"connect_timeout": min(whole, 30), "read_timeout": whole, "write_timeout": whole}
+    if url.get_backend_name() == "sqlite":
+        # autocommit mode: BEGIN is said for all of a transaction, also before statements that define tables
+        return {"timeout": seconds, "isolation_level": None, "check_same_thread": False}
+    return {}
+
+
+def statement_limit(name: str, is_mariadb: bool, seconds: float) -> str | None:
+    """What makes a server end the statements that follow after this time; ``None``: it has no such thing."""
+    ms = max(1, int(seconds * 1000))
+    if name == "postgresql":
+        return f"SET statement_timeout = {ms}"
+    if name in ("mysql", "mariadb"):
+        return (
+            f"SET SESSION max_statement_time = {seconds:.3f}"
+            if is_mariadb
+            else (f"SET SESSION max_execution_time = {ms}")
+        )
+    return None
