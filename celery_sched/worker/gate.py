@@ -37,8 +37,8 @@ PAUSE = 0.25
 """Seconds between two tries while the database is away."""
 DOOMED = 60.0
 """Seconds after which a child that was told to end, and is not killed, ends by itself."""
-OUTAGE = 10
-"""Leases for which an outcome is tried to be written."""
+OUTAGE = 86_400.0
+"""Seconds for which an outcome is tried to be written: its worker keeps the run as soon as it can again."""
 _NAME = "__trace__"
 
 
@@ -210,14 +210,14 @@ def _start(keeper: Keeper, key: RunKey) -> Started:
 def _settle(
     keeper: Keeper, key: RunKey, outcome: Outcome | outcomes.Asked, request: Any, args: Any, kwargs: Any
 ) -> None:
-    """Write how the attempt ended. While the database is away, try again, for some leases.
+    """Write how the attempt ended. While the database is away, try again, however many leases that lasts.
 
-    Not only for one: after an outage the sweep waits for a lease, so that workers come first. A write that
-    is too late after all does no harm, its token no longer matches. What cannot be written is logged; the
-    lease runs out and the sweep settles.
+    After an outage the sweep waits for a lease, so that workers come first. A write that is too late after
+    all does no harm, its token no longer matches. What cannot be written is logged; the lease runs out and
+    the sweep settles.
     """
     failpoint("finish:begin")
-    until = time.monotonic() + OUTAGE * keeper.runtime.config.lease.total_seconds()
+    until = time.monotonic() + OUTAGE
     while True:
         try:
             if isinstance(outcome, outcomes.Asked):

@@ -77,6 +77,17 @@ def fails_first() -> str:
 
 
 @shared_task
+def beat_for(seconds: float) -> str:
+    """Sends heartbeats all the time, and ends; what they raise is what it raises."""
+    with body():
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            context.heartbeat()
+            time.sleep(0.1)
+    return "beaten"
+
+
+@shared_task
 def hang_after_beats(beats: float) -> None:
     """Sends heartbeats for some seconds, and then never again."""
     with body():
