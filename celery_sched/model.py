@@ -273,6 +273,9 @@ class Job:
     inactive_since: datetime | None = None
     timing_since: datetime | None = None
     """When its times were last changed; None: they are as they were when it was made."""
+    last_success_at: datetime | None = None
+    overdue_since: datetime | None = None
+    """The deadline (``must_succeed_by``) that passed without a success; None: it has missed none."""
     failures_in_row: int = 0
     """Failed runs since the last one that succeeded: what ``pause_on_failure`` looks at."""
     operator_fields: tuple[str, ...] = ()

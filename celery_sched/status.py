@@ -184,6 +184,11 @@ def _of_jobs(tx: Tx, config: Config, living: Sequence[Node]) -> Iterator[str]:
         limit = row.pause_on_failure
         if row.status == JobStatus.PAUSED and limit is not None and row.failures_in_row >= limit:
             yield f"job {row.name!r} is paused: {row.status_reason}"
+        if row.overdue_since is not None and row.status in (JobStatus.ACTIVE, JobStatus.ERROR):
+            yield (
+                f"job {row.name!r} is overdue: no run of it had succeeded by"
+                f" {row.overdue_since:%Y-%m-%d %H:%M:%S} UTC (must_succeed_by is {row.must_succeed_by})"
+            )
         if row.status != JobStatus.ACTIVE:
             continue
         wanted = row.options.get("queue")

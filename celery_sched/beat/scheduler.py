@@ -12,6 +12,7 @@ from typing import Any
 from celery.beat import Scheduler as CeleryScheduler
 
 from celery_sched import decorators, doctor
+from celery_sched.beat.deadlines import Watcher
 from celery_sched.beat.notices import Teller
 from celery_sched.beat.poll import DeadlinePassed, Poll, Polled
 from celery_sched.beat.prune import Pruner
@@ -57,6 +58,7 @@ class Scheduler(CeleryScheduler):
         self._unavailable = self._stuck = False
         self._pruner: Pruner | None = None
         self._teller: Teller | None = None
+        self._watcher: Watcher | None = None
         super().__init__(*args, **kwargs)
 
     # Celery's own entries are not kept here: jobs live in the database
@@ -127,6 +129,8 @@ class Scheduler(CeleryScheduler):
             self._pruner.stop()
         if self._teller is not None:
             self._teller.stop()
+        if self._watcher is not None:
+            self._watcher.stop()
         deadline = time.monotonic() + self._longest
         for turn in self._turns:
             turn.done.wait(max(0.0, deadline - time.monotonic()))
@@ -174,6 +178,8 @@ class Scheduler(CeleryScheduler):
         self._pruner.start()
         self._teller = Teller(runtime)
         self._teller.start()
+        self._watcher = Watcher(runtime)
+        self._watcher.start()
         self._start_examination()
         self._ready = True
         logger.info(

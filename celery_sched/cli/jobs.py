@@ -114,6 +114,8 @@ def job_row(job: Job, now: datetime) -> tuple[object, ...]:
     status = job.status.value
     if job.locked_by is not None:
         status += " (running)"
+    if job.overdue_since is not None and job.status in (JobStatus.ACTIVE, JobStatus.ERROR):
+        status += " (overdue)"
     return (
         (job.name, "bold"),
         when(definition),

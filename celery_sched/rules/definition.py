@@ -11,7 +11,7 @@ from celery_sched import notify_settings
 from celery_sched.durations import format_duration, parse_duration
 from celery_sched.errors import InvalidValue
 from celery_sched.model import Backoff, DayMode, Dst, JobDefinition, Misfire, OnExcluded, Overlap
-from celery_sched.rules import keys, readers, schedules, subscriptions, topics
+from celery_sched.rules import deadlines, keys, readers, schedules, subscriptions, topics
 from celery_sched.rules.jobtypes import check as check_type
 from celery_sched.rules.schedules.excluding import too_frequent_to_move
 from celery_sched.rules.schedules.none import NONE
@@ -66,6 +66,7 @@ def _checked(given: Mapping[str, Any]) -> JobDefinition:
     schedule = schedule_for(definition)
     _check_times(definition)
     _check_limits(definition)
+    _check_deadline(definition, schedule.kind)
     if schedule.kind != NONE:  # of a job without times, whoever runs it gives the arguments
         keys.key_of(definition.concurrency_key, definition.args, definition.kwargs)
     check_type(definition.task, definition.args, definition.kwargs)
@@ -87,6 +88,16 @@ def _check_times(definition: JobDefinition) -> None:
         raise InvalidValue("on_excluded", definition.on_excluded.value, allowed, hint)
     if bare.next_after(begin) is not None and schedule_for(definition).next_after(begin) is None:
         raise InvalidValue("exclude", list(definition.exclude), "these calendars exclude every occurrence")
+
+
+def _check_deadline(definition: JobDefinition, kind: str) -> None:
+    """A time of day says which occurrence must have succeeded, so there must be occurrences to know of."""
+    by = definition.must_succeed_by
+    if by is not None and deadlines.is_time_of_day(by) and kind in deadlines.UNKNOWN_TIMES:
+        allowed = (
+            f"an age such as '25h': when a job with the schedule {definition.schedule!r} runs, nobody knows"
+        )
+        raise InvalidValue("must_succeed_by", by, allowed)
 
 
 def _check_limits(definition: JobDefinition) -> None:

@@ -91,6 +91,8 @@ def change(
         **{name: job_forms.to_column(getattr(definition, name)) for name in changes},
         **columns,
     }
+    if "must_succeed_by" in changes:
+        written |= {"watched_since": now, "overdue_since": None}
     timing = any(name in changes for name in TIMES)
     if timing or "enabled" in changes:
         standing = _standing(row, definition, now, timing, synced=synced)

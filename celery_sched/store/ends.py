@@ -9,12 +9,15 @@ from sqlalchemy import select
 
 from celery_sched.failpoints import failpoint
 from celery_sched.model import RunId
-from celery_sched.store import deliveries, notices, on_lost
+from celery_sched.store import deadlines, deliveries, notices, on_lost
 from celery_sched.store.engine import Tx
 from celery_sched.store.runs import CHUNK
 from celery_sched.store.tables import job, run
 
-FROM_JOB = ("source", "args", "kwargs", "options", "on_lost", "on", "publishes", "notify", "description")
+FROM_JOB = (
+    *("source", "args", "kwargs", "options", "on_lost", "on", "publishes", "notify", "description"),
+    "overdue_since",
+)
 """Columns of a run's job that followers look at, called ``job_...`` in their rows; NULL: it was deleted."""
 
 
@@ -39,4 +42,5 @@ def after(tx: Tx, now: datetime, ids: Collection[RunId]) -> None:
         notices.ended(tx, now, rows)
         on_lost.ended(tx, now, rows)
         deliveries.ended(tx, now, rows)
+        deadlines.ended(tx, now, rows)
     failpoint("ends:after")

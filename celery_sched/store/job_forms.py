@@ -122,6 +122,8 @@ def from_row(row: Any) -> Job:
         updated_at=row.updated_at,
         anchor=row.anchor,
         planned_count=row.planned_count,
+        last_success_at=row.last_success_at,
+        overdue_since=row.overdue_since,
         failures_in_row=row.failures_in_row,
         inactive_since=row.inactive_since,
         timing_since=row.timing_since,

@@ -46,6 +46,7 @@ def standing(tx: Tx, app: str) -> Sequence[Any]:
             *(job.c.name, job.c.status, job.c.status_reason, job.c.options, job.c.pool),
             *(job.c.overlap, job.c.weight),
             *(job.c.pause_on_failure, job.c.failures_in_row),
+            *(job.c.must_succeed_by, job.c.overdue_since),
         )
         .where(job.c.app == app)
         .order_by(job.c.name)
@@ -303,7 +304,7 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
 
     # failures in a row: how many there are after the last success among these, and whether there is one
     tails = {i: _failures_at_the_end(statuses) for i, statuses in by_job.items()}
-    begun_anew = [i for i, statuses in by_job.items() if RunStatus.SUCCEEDED in statuses]
+    succeeded = [i for i, statuses in by_job.items() if RunStatus.SUCCEEDED in statuses]
     ran = [job_id for job_id, statuses in by_job.items() if any(s in FINISHED_RUNS for s in statuses)]
     tx.execute(
         update(job)
@@ -313,7 +314,7 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
             success_count=plus(job.c.success_count, {RunStatus.SUCCEEDED}),
             failure_count=plus(job.c.failure_count, FAILURES),
             skipped_count=plus(job.c.skipped_count, {RunStatus.SKIPPED}),
-            failures_in_row=case((job.c.id.in_(begun_anew), 0), else_=job.c.failures_in_row)
+            failures_in_row=case((job.c.id.in_(succeeded), 0), else_=job.c.failures_in_row)
             + case(*((job.c.id == i, n) for i, n in tails.items()), else_=0),
             last_status=case(
                 *((job.c.id == i, literal(statuses[-1].value)) for i, statuses in by_job.items()),
@@ -321,6 +322,10 @@ def count_outcomes(tx: Tx, now: datetime, outcomes: Sequence[tuple[JobId, RunSta
             ),
             last_run_at=case(
                 (job.c.id.in_(ran), literal(now, job.c.last_run_at.type)), else_=job.c.last_run_at
+            ),
+            last_success_at=case(
+                (job.c.id.in_(succeeded), literal(now, job.c.last_success_at.type)),
+                else_=job.c.last_success_at,
             ),
         )
     )

@@ -38,6 +38,7 @@ def leave(
     :param timing: its times change too.
     """
     written: dict[str, Any] = {"timing_since": now} if timing else {}
+    written |= _watched(now, row, status)
     if row.status == JobStatus.ACTIVE:
         written |= _give_up(tx, now, row, what)
     elif row.inactive_since is not None and (timing or status != row.status):
@@ -45,6 +46,15 @@ def leave(
     else:
         return written
     return {**written, "inactive_since": None if status is JobStatus.ACTIVE else now}
+
+
+def _watched(now: datetime, row: Any, status: JobStatus) -> dict[str, Any]:
+    """A job that nobody plans need not succeed; once it is planned again, its deadlines count from then."""
+    if status not in (JobStatus.ACTIVE, JobStatus.ERROR):
+        return {"overdue_since": None}
+    if row.status not in (JobStatus.ACTIVE, JobStatus.ERROR):
+        return {"overdue_since": None, "watched_since": now}
+    return {}
 
 
 def _give_up(tx: Tx, now: datetime, row: Any, what: str) -> dict[str, Any]:

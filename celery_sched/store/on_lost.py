@@ -113,7 +113,7 @@ def of_run(tx: Tx, app: str, run_id: RunId) -> list[Run]:
 
 
 def failed(tx: Tx, now: datetime, app: str) -> Sequence[Any]:
-    """Those that failed for good lately: ``id``, ``task``, and the ``job`` and ``parent_id`` they were for."""
+    """Those that failed for good lately: ``id``, ``task``; ``job`` and ``parent_id`` say what it was for."""
     parent = run.alias("parent")
     return tx.execute(
         select(run.c.id, run.c.task, run.c.parent_id, parent.c.job)
