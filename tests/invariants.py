@@ -14,7 +14,7 @@ from celery_sched.rules.retry import MOST_REQUEUES
 from celery_sched.rules.transitions import FAILURES, FINISHED_RUNS, HELD, TERMINAL, RunStatus
 from celery_sched.store.attempts import MOST_KEPT, RETRY
 from celery_sched.store.engine import Database
-from celery_sched.store.tables import attempt, gap, job, pool, run
+from celery_sched.store.tables import attempt, delivery, gap, job, pool, run
 
 SKIPPED, SUCCEEDED = RunStatus.SKIPPED, RunStatus.SUCCEEDED
 
@@ -38,8 +38,9 @@ def violations(
     """Each thing that is wrong, in words."""
     # one transaction of one snapshot, else a run that moves meanwhile is seen half here and half there
     with database.engine.connect().execution_options(**_snapshot(database)) as tx:
-        tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool, attempt)]
-    jobs, runs, gaps, pools, attempts = tables
+        tables = [tx.execute(select(table)).all() for table in (job, run, gap, pool, attempt, delivery)]
+    jobs, runs, gaps, pools, attempts, deliveries = tables
+    yield from _deliveries(runs, deliveries, pruned)
     exclusive = {row.id for row in jobs if row.exclusive}
     for row in runs:
         yield from _run(row, row.job_id in exclusive)
@@ -115,6 +116,30 @@ def _attempts(row: Any, attempts: list[Any]) -> Iterator[str]:
             yield f"{name}: an attempt started at {start}, before the one before it ended, at {end}"
     if not 0 <= row.retried + row.requeued <= len(kept) or row.requeued > MOST_REQUEUES:
         yield f"{name}: retried {row.retried}, requeued {row.requeued}, {len(kept)} attempts are kept"
+
+
+def _deliveries(runs: Any, deliveries: Any, pruned: bool) -> Iterator[str]:
+    """A delivery has one run at most, and stands as that does."""
+    known = {row.id: row for row in runs}
+    carrying = {row.run_id for row in deliveries}
+    for row in runs:
+        if row.trigger_kind == "event" and row.status not in TERMINAL and row.id not in carrying:
+            yield f"run {row.id} of {row.job!r} ({row.status}) carries nothing"
+    for row in deliveries:
+        name = f"delivery {row.id} of event {row.event_id} ({row.status})"
+        carrier = known.get(row.run_id)
+        if (row.finished_at is None) != (row.status in ("pending", "taken")):
+            yield f"{name}: finished_at is {row.finished_at}"
+        if row.status == "pending" and row.run_id is not None:
+            yield f"{name}: run {row.run_id}"
+        if row.status == "taken" and (carrier is None or carrier.status in TERMINAL):
+            yield f"{name}: its run is {carrier and carrier.status}"
+        if carrier is not None and row.status in ("delivered", "dead"):
+            wanted = {SUCCEEDED} if row.status == "delivered" else FAILURES
+            if carrier.status not in wanted:
+                yield f"{name}: its run is {carrier.status}"
+        if carrier is None and row.status == "delivered" and not pruned:
+            yield f"{name}: it has no run"
 
 
 def _lock(row: Any, runs: list[Any]) -> Iterator[str]:

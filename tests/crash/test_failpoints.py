@@ -37,6 +37,9 @@ BACKFILL = (
     *("backfill:inserted", "backfill:again", "backfill:moved", "backfill:committed", "backfill:cancelled"),
 )  # in test_backfill.py
 RETRY = ("retry:queued", "retry:dispatched", "again:queued")  # in test_retry.py
+EVENTS = (
+    *("deliver:inserted", "replay:inserted", "deliver:committed", "gather:inserted", "gather:committed"),
+)  # in test_events.py
 TELL = ("tell:decided", "tell:committed")  # in test_notices.py
 WORKER = ("start:committed", "finish:begin", "finish:committed")  # in test_worker.py
 
@@ -50,7 +53,7 @@ def test_every_failpoint_is_tested() -> None:
         if file.name != "failpoints.py"
         for name in re.findall(r'failpoint\("([^"]+)"\)', file.read_text())
     }
-    assert {*POLL, *CANCEL, *ABANDON, *BACKFILL, *RETRY, *TELL, *WORKER} == found
+    assert {*POLL, *CANCEL, *ABANDON, *BACKFILL, *EVENTS, *RETRY, *TELL, *WORKER} == found
 
 
 @pytest.fixture
