@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
@@ -56,24 +56,41 @@ def violations(
         # what came while a job was paused, or over, is on record too, and not counted as skipped
         missed = [found for found in gaps if found.job_id == row.id and found.reason.startswith(MISSED)]
         yield from _statistics(row, mine, sum(found.count for found in missed), pruned)
-    held: dict[tuple[str, str], set[str]] = defaultdict(set)
+    held: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for row in runs:
         if row.status in HELD:
-            held[row.app, row.pool].add(row.id)
+            held[row.app, row.pool][row.id] = row.weight
     for row in pools:
         taken = held[row.app, row.name]
-        if cap and len(taken) > row.slots:
-            yield f"pool {row.name!r}: {len(taken)} runs hold its {row.slots} slots"
+        if cap and sum(taken.values()) > row.slots:
+            yield f"pool {row.name!r}: runs hold {sorted(taken.values())} of its {row.slots} slots"
         if redis_url is not None:
             counted = _members(redis_url, row.app, row.name)
             if counted != taken:
-                yield f"pool {row.name!r}: Redis has {sorted(counted)}, the rows {sorted(taken)}"
+                yield f"pool {row.name!r}: Redis has {counted}, the rows {taken}"
+    if cap:
+        yield from _keys(jobs, [row for row in runs if row.status in HELD])
 
 
 def _snapshot(database: Database) -> dict[str, Any]:
     if database.dialect.row_locks:
         return {"isolation_level": "REPEATABLE READ"}
     return {"sched_write": False}
+
+
+def _keys(jobs: Sequence[Any], held: list[Any]) -> Iterator[str]:
+    """Of no concurrency key are more in flight than the job of one of them allows."""
+    limits = {row.id: row.key_limit for row in jobs}
+    of_key: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for row in held:
+        if row.weight < 1:
+            yield f"run {row.id} of {row.job!r} holds {row.weight} slots"
+        if row.concurrency_key is not None:
+            of_key[row.app, row.concurrency_key].append(row)
+    for (_app, key), rows in of_key.items():
+        most = max(limits.get(row.job_id, 1) for row in rows)
+        if len(rows) > most:
+            yield f"key {key!r}: {len(rows)} runs are in flight, {most} may be"
 
 
 def _run(row: Any, exclusive: bool) -> Iterator[str]:
@@ -187,7 +204,11 @@ def _statistics(row: Any, runs: list[Any], in_gaps: int, pruned: bool) -> Iterat
         yield f"{name}: counts are {stated}, the rows say {counted}"
 
 
-def _members(url: str, app: str, name: str) -> set[str]:
+def _members(url: str, app: str, name: str) -> dict[str, int]:
+    """Run -> the slots that it takes, as Redis has it; what has a weight and no slot is told too."""
+    base = f"celery_sched:{{{app}:{name}}}"
     with redis.Redis.from_url(url, decode_responses=True) as connection:
-        found: Any = connection.zrange(f"celery_sched:{{{app}:{name}}}:inflight", 0, -1)
-        return set(found)
+        found: Any = connection.zrange(f"{base}:inflight", 0, -1)
+        weights: Any = connection.hgetall(f"{base}:weights")
+    of_nobody = {f"{member} (gone)": int(weight) for member, weight in weights.items() if member not in found}
+    return {member: int(weights.get(member, 1)) for member in found} | of_nobody

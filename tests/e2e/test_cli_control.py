@@ -122,12 +122,20 @@ def test_pools(sched: Sched) -> None:
     assert "pool reports: 2 slots\n" == sched("pools", "create", "reports", "--slots", "2").stdout
     add(sched, "a", "--pool", "reports")
     sched("run", "a")
-    shown = {"name": "reports", "slots": 2, "in_flight": 0, "waiting": 1, "jobs": ["a"]}
+    use = {"slots": 2, "taken": 0, "in_flight": 0, "waiting": 1, "heaviest": 1}
+    shown = {"name": "reports", **use, "too_heavy": [], "jobs": ["a"]}
     assert shown == data(sched("pools", "show", "reports", "--json"))
-    assert ["slots 2", "in flight 0", "queued 1", "jobs a"] == [
+    assert ["slots 2", "taken 0, by 0 run(s)", "queued 1", "heaviest 1 slot(s) a run", "jobs a"] == [
         " ".join(line.split()) for line in sched("pools", "show", "reports").stdout.splitlines()
     ]
     assert "pool reports: 2 -> 3 slots\n" == sched("pools", "resize", "reports", "3").stdout
+    assert "at most the 3 slots of its pool" in sched("jobs", "edit", "a", "--weight", "4", code=2).stderr
+    sched("jobs", "edit", "a", "--weight", "3")
+    assert "too few for a run of: a" in sched("pools", "resize", "reports", "2").stderr
+    (run,) = data(sched("runs", "--job", "a", "--json"))
+    never = "for 3 slots of pool 'reports', which has 2: it never starts"
+    assert never == data(sched("runs", "show", run["id"], "--json"))["waits"]
+    assert never in sched("why", run["id"][:8]).stdout
     assert "is used by 1 job(s) (a)" in sched("pools", "delete", "reports", code=1).stderr
     sched("cancel", "--job", "a")
     sched("jobs", "edit", "a", "--pool", "default")

@@ -102,11 +102,11 @@ def bad_steps(bench: Bench, statement: str, parameters: Any) -> list[str]:
         return [
             str(step)
             for step in steps
-            if step["table"] in ("sched_run", "other")
+            if step["table"] in ("sched_run", "other", "holder")
             and (step["type"] in ("ALL", "index") or "filesort" in str(step["extra"]))
             and int(step["rows"] or 0) > HISTORY / 4
         ]
     lines = [str(row[-1]) for row in plan]
     if name == "sqlite":
-        return [line for line in lines if line.startswith(("SCAN sched_run", "SCAN other"))]
+        return [line for line in lines if line.startswith(("SCAN sched_run", "SCAN other", "SCAN holder"))]
     return [line for line in lines if "Seq Scan on sched_run" in line]

@@ -18,7 +18,24 @@ from tests.store.world import START, Bench
 def _cap(bench: Bench) -> str:
     bench.claimed("other")
     bench.client.resize_pool("default", 1)
-    return "hold its 1 slots"
+    return "runs hold [1, 1] of its 1 slots"
+
+
+def _weights(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, weight=6)
+    return "runs hold [6] of its 5 slots"
+
+
+def _no_weight(bench: Bench) -> str:
+    bench.set_run(bench.scheduler.runs("job")[0].id, weight=0)
+    return "holds 0 slots"
+
+
+def _two_of_a_key(bench: Bench) -> str:
+    other = bench.claimed("other")
+    for run_id in (bench.scheduler.runs("job")[0].id, other.key.id):
+        bench.set_run(run_id, concurrency_key="k")
+    return "key 'k': 2 runs are in flight, 1 may be"
 
 
 def _lock_without_run(bench: Bench) -> str:
@@ -136,6 +153,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     "damage",
     [
         _cap,
+    _weights,
+    _no_weight,
+    _two_of_a_key,
         _lock_without_run,
         _run_without_lock,
         _holder_of_nothing,
