@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "schema",
     "events": "events",
     "jobs": "jobs",
+    "jobtypes": "jobtypes",
     "migrate": "schema",
     "next": "next",
     "notifications": "notifications",

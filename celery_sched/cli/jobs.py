@@ -17,6 +17,7 @@ from celery_sched.cli.definition import (
     with_queue,
 )
 from celery_sched.cli.files import apply_command, export_command
+from celery_sched.cli.jobtypes import type_options, warn_of_type, with_type
 from celery_sched.cli.output import (
     coloured,
     distance,
@@ -205,7 +206,8 @@ def next_instants(job: Job, count: int) -> list[datetime]:
 
 @jobs_command.command("add")
 @click.argument("name")
-@click.option("--task", required=True, metavar="TASK", help="The Celery task's name.")
+@click.option("--task", metavar="TASK", help="The Celery task's name; or give --type.")
+@type_options
 @click.option(
     "--schedule",
     metavar="S",
@@ -217,10 +219,14 @@ def next_instants(job: Job, count: int) -> list[datetime]:
 def add_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | None, **given: Any) -> None:
     """Add a job."""
     fields = read_definition(given)
+    with_type(fields, None)
+    if "task" not in fields:
+        raise click.UsageError("which task? Give --task, or --type and --set (see: sched jobtypes)", ctx)
     if queue is not None:
         fields["options"] = with_queue({}, queue)
     job = client_of(ctx).add(name, by=actor(), **fields)
     warn_of_unknown_task(ctx, job.definition.task)
+    warn_of_type(ctx, job)
     warn_of_times(job)
     print_job(ctx, "added", job, as_json)
 
@@ -228,6 +234,7 @@ def add_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | No
 @jobs_command.command("edit")
 @click.argument("name")
 @click.option("--task", metavar="TASK", help="The Celery task's name.")
+@type_options
 @click.option("--schedule", metavar="S", help="When it is due.")
 @definition_options
 @json_option
@@ -238,11 +245,14 @@ def edit_command(ctx: click.Context, /, name: str, as_json: bool, queue: str | N
     if not fields and queue is None:
         raise click.UsageError("nothing to change: name at least one option, such as --schedule", ctx)
     client = client_of(ctx)
+    with_type(fields, client.get(name).definition)
     if queue is not None:
         fields["options"] = with_queue(client.get(name).definition.options, queue)
     job = client.edit(name, by=actor(), **fields)
     if "task" in fields:
         warn_of_unknown_task(ctx, job.definition.task)
+    if fields.keys() & {"task", "kwargs"}:
+        warn_of_type(ctx, job)
     if fields.keys() & set(TIMES):
         warn_of_times(job)
     print_job(ctx, "changed", job, as_json)
