@@ -30,6 +30,7 @@ BUILT_IN: dict[str, str] = {
     "task": "celery_sched.jobtypes.task:TaskCall",
     "agent": "celery_sched.jobtypes.agent:AgentType",
     "files": "celery_sched.jobtypes.files:Files",
+    "sql_rows": "celery_sched.jobtypes.sql_rows:SqlRows",
     "http_changed": "celery_sched.jobtypes.http_changed:HttpChanged",
 }
 """Our own: name -> ``module:class``."""

@@ -10,14 +10,14 @@ import base64
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from datetime import time as TimeOfDay
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection, DateTime, bindparam, create_engine, event, make_url, text
@@ -29,6 +29,7 @@ from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.store import dialects
 from celery_sched.store.engine import Watchdog
 
+T = TypeVar("T")
 SHOWN = 300
 """Characters of a statement that an error shows."""
 LONGEST_CELL = 1000
@@ -139,6 +140,25 @@ class Statements:
     def _bound(self, name: str) -> Any:
         value = self.parameters[name]
         return bindparam(name, value, DateTime(timezone=True) if isinstance(value, datetime) else None)
+
+
+def asked(url: str, statement: str, timeout: timedelta, work: Callable[[Connection], T]) -> T:
+    """What ``work`` reads, in a transaction that writes nothing; ``statement``: what an error shows.
+
+    :raises StatementFailed: the database refused it, or cannot be reached.
+    :raises TimeoutError: it took too long.
+    """
+    seconds = timeout.total_seconds()
+    until = time.monotonic() + seconds
+    with _connected(url, seconds, "BEGIN") as connection:
+        try:
+            _limit(connection, until - time.monotonic())
+            return work(connection)
+        except SQLAlchemyError as error:
+            said = getattr(error, "orig", None) or error
+            if time.monotonic() >= until:
+                raise TimeoutError(f"the query did not end within {seconds:g} s: {said}") from error
+            raise StatementFailed(f"the query was refused: {said}\n{_short(statement)}") from error
 
 
 def _counted(result: Any, rows: int) -> int | None:
