@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from celery_sched.beat.deadlines import Watcher
 from celery_sched.beat.notices import tell_all
 from celery_sched.beat.prune import prune
 from celery_sched.errors import InvalidValue, NotFound
@@ -394,6 +395,19 @@ def test_a_job_that_pauses_itself(shop: Bench) -> None:
     shop.client.resume("nightly")
     end(shop, "nightly", RunStatus.SUCCEEDED)
     assert ("recovery", "nightly", "new") in kinds(shop)
+
+
+def test_a_deadline_that_passes(shop: Bench) -> None:
+    """It is told once; the success that comes late is a recovery."""
+    shop.job("nightly", must_succeed_by="2h")
+    watcher = Watcher(shop.scheduler.runtime)
+    shop.clock.advance(timedelta(hours=3))
+    watcher.watch()
+    watcher.watch()
+    assert [("deadline", "nightly", "new")] == kinds(shop)
+    assert "nightly has not succeeded in time" == told(shop)[0].title
+    end(shop, "nightly", RunStatus.SUCCEEDED)
+    assert [("deadline", "nightly", "new"), ("recovery", "nightly", "new")] == kinds(shop)
 
 
 def test_skipped_too_often(shop: Bench) -> None:
