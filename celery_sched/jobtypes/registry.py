@@ -144,7 +144,7 @@ def _origin(point: EntryPoint) -> str:
 def _load(point: EntryPoint) -> JobType[Any] | Broken:
     try:
         return _made(point.name, point.load())
-    except Exception as error:  # somebody's code: whatever it raises, everything else goes on
+    except (Exception, SystemExit) as error:  # somebody's code: whatever it raises, all else goes on
         found = Broken(point.name, _origin(point), f"{type(error).__name__}: {error}")
         logger.error("job type %r of %s cannot be used: %s", found.name, found.origin, found.why)
         return found
