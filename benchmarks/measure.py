@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e import caps, faults, measurements, starving, storm
+from tests.e2e import caps, consumers, faults, measurements, starving, storm
 from tests.e2e.launch import node_kind, start
 from tests.e2e.nodes import NodeFailed
 from tests.e2e.scale import FULL, SCALED
@@ -53,6 +53,8 @@ MEASUREMENTS: tuple[tuple[int, str, tuple[str, ...], Body], ...] = (
         for kind in starving.KINDS
     ),
     (11, "10,000 runs; workers, schedulers, Redis killed", ("postgres",), storm.no_slot_is_lost),
+    (12, "slow and hung consumers; slow and hung jobs", BOTH, consumers.slow_consumers_delay_nobody),
+    (13, "10,000 events; workers, schedulers killed", ("postgres",), consumers.no_event_is_lost),
 )
 
 

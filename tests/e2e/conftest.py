@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
     "tests.e2e.accounted",
     "tests.e2e.starving",
     "tests.e2e.storm",
+    "tests.e2e.consumers",
 )
 CALM = replace(SCALED, lease=15)
 """For tests of times, not of leases: a busy machine does not run into the sessions' time-outs (a third)."""

@@ -27,6 +27,12 @@ class Scale:
     """Runs of measurement 11."""
     calm: float
     """Seconds between two of its kills."""
+    listen: float
+    """Each of the three windows of measurement 12."""
+    hiccup: float
+    """Added to what the worst of its times may be: what a busy machine does to one of them."""
+    events: int
+    """Of measurement 13."""
 
 
 SCALED = Scale(
@@ -41,6 +47,9 @@ SCALED = Scale(
     lateness_floor=1.5,
     storm=400,
     calm=1.5,
+    listen=7,
+    hiccup=3,
+    events=200,
 )
 """For every test run."""
 FULL = Scale(
@@ -55,5 +64,8 @@ FULL = Scale(
     lateness_floor=0.1,
     storm=10_000,
     calm=5,
+    listen=60,
+    hiccup=0,
+    events=10_000,
 )
 """As the measurements are written: for script/measure."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import caps, faults, measurements, starving, storm
+from tests.e2e import caps, consumers, faults, measurements, starving, storm
 from tests.e2e.site import Site
 
 pytestmark = pytest.mark.measure
@@ -75,3 +75,15 @@ def test_10_a_healthy_job_while_hung_ones_hold_every_slot(site: Site, kind: str)
 def test_11_no_slot_is_lost(site: Site) -> None:
     """Measurement 11: workers, schedulers and Redis are killed under hundreds of runs: no slot is lost."""
     storm.no_slot_is_lost(site)
+
+
+def test_12_a_slow_and_a_hung_consumer(site: Site) -> None:
+    """Measurement 12: they delay neither schedules nor other deliveries, and hung jobs delay no delivery."""
+    consumers.slow_consumers_delay_nobody(site)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
+def test_13_no_event_is_lost(site: Site) -> None:
+    """Measurement 13: workers and schedulers are killed: each event is delivered, twice only after a kill."""
+    consumers.no_event_is_lost(site)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,46 @@ def hang() -> None:
     with body(children=children):
         while True:
             time.sleep(3600)
+
+
+@shared_task
+def take(event: dict[str, Any]) -> str:
+    """Takes an event, at once."""
+    with taking([event]):
+        return "taken"
+
+
+@shared_task
+def take_batch(events: list[dict[str, Any]]) -> str:
+    """Takes several."""
+    with taking(events):
+        return "taken"
+
+
+@shared_task
+def take_slowly(event: dict[str, Any], seconds: float) -> str:
+    """Takes an event, and its time."""
+    with taking([event]):
+        time.sleep(seconds)
+    return "taken"
+
+
+@shared_task
+def take_and_hang(event: dict[str, Any]) -> None:
+    """Takes an event and never ends."""
+    with taking([event]):
+        while True:
+            time.sleep(3600)
+
+
+@contextmanager
+def taking(events: list[dict[str, Any]]) -> Iterator[None]:
+    """A body that notes its events, and the worker it is in."""
+    published = min(datetime.fromisoformat(event["published_at"]) for event in events)
+    about: dict[str, Any] = {"events": [event["id"] for event in events], "parent": os.getppid()}
+    note("start", **about, published_at=published.timestamp())
+    yield
+    note("end", **about)
 
 
 @shared_task
