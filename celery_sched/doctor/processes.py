@@ -47,6 +47,7 @@ def nodes(
         *_versions(alive),
         *_without_gate(app, definitions, answers, workers),
         *(finding for worker in workers for finding in _worker(worker)),
+        *_exclusive(app, definitions, workers),
     ]
     if not workers:
         findings.append(Finding("info", "workers", "none is alive: their settings could not be looked at"))
@@ -88,6 +89,27 @@ def _without_gate(
         for name, consumed in sorted(answers.items())
         if name not in gated and consumed & queues
     ]
+
+
+def _exclusive(app: Celery, definitions: Sequence[JobDefinition], workers: Sequence[Node]) -> list[Finding]:
+    """Exclusive jobs that a worker would refuse: it consumes their queue and cannot kill what it runs."""
+    default = str(app.conf.task_default_queue)
+    findings = []
+    for one in definitions:
+        queue = str(one.options.get("queue", default))
+        refusing = [
+            node.name
+            for node in workers
+            if not node.facts.get("kills", True) and queue in node.facts.get("queues", ())
+        ]
+        if one.exclusive and refusing:
+            message = (
+                f"job {one.name} is exclusive, and {', '.join(sorted(refusing))} would refuse it: only"
+                f" prefork workers can kill what they run. Give it a queue that only those consume, other"
+                f" than {queue}."
+            )
+            findings.append(Finding("warning", "exclusive", message))
+    return findings
 
 
 def _worker(node: Node) -> list[Finding]:

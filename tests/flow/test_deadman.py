@@ -29,6 +29,8 @@ from tests.reaper import alive
 ONE = RunKey(RunId("run-1"), Token("token-1"), 1)
 TWO = RunKey(RunId("run-2"), Token("token-2"), 1)
 ROUNDS = 150
+LONG = 30
+"""Seconds after which a child that nobody has killed ends by itself, and the test fails."""
 
 
 def forked(child: Callable[[], None]) -> int:
@@ -67,8 +69,7 @@ def test_a_child_that_nobody_feeds_kills_itself_with_all_that_it_started() -> No
         command = [sys.executable, "-c", "import time; time.sleep(600)"]
         for session in (False, True):
             os.write(write, f"{subprocess.Popen(command, start_new_session=session).pid}\n".encode())
-        while True:
-            time.sleep(600)
+        time.sleep(LONG)
 
     pid = forked(child)
     os.close(write)
@@ -93,8 +94,7 @@ def test_a_child_that_is_fed_lives() -> None:
 
     def child() -> None:
         timed(board, began + 1, 0.1)
-        while True:
-            time.sleep(600)
+        time.sleep(LONG)
 
     pid = forked(child)
     wait_until(lambda: board.find(ONE), 10, "the body to begin")
@@ -116,8 +116,7 @@ def test_a_body_that_was_told_to_end_keeps_its_timer() -> None:
         assert place is not None
         board.tell(place)
         assert timer.leave() is True
-        while True:
-            time.sleep(600)
+        time.sleep(LONG)
 
     assert signal.SIGKILL == ended(forked(child))
 
@@ -163,8 +162,7 @@ def bodies(board: Board, kill_at: float) -> tuple[int, int]:
         def child(index: int = index, key: RunKey = key, end: float = end) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             board.enter(index, key, end, NEVER, end)
-            while True:
-                time.sleep(600)
+            time.sleep(LONG)
 
         pids.append(forked(child))
     wait_until(lambda: len(list(board.places())) == 2, 10, "both bodies to begin")

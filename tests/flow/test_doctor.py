@@ -17,6 +17,7 @@ from celery.contrib.testing.worker import start_worker
 from sqlalchemy import text
 
 from celery_sched import __version__, config, runtime
+from celery_sched.client import Client
 from celery_sched.doctor import Finding, examine, findings, services
 from celery_sched.model import JobDefinition, Node, NodeId, NodeKind
 from celery_sched.rules.definition import checked
@@ -216,6 +217,31 @@ def test_a_worker_that_is_set_otherwise(
     )
     finding = the_one(examine(ours, app))
     assert ("warning", subject, True) == (finding.level, finding.subject, message in finding.message)
+
+
+@pytest.mark.parametrize(
+    ("facts", "exclusive", "options", "named"),
+    [
+        ({"kills": False}, True, {}, True),
+        ({"kills": False, "queues": ["own"]}, True, {"queue": "own"}, True),
+        ({"kills": False}, True, {"queue": "own"}, False),  # it does not consume that one
+        ({"kills": False}, False, {}, False),
+        ({"kills": True}, True, {}, False),
+    ],
+)
+def test_an_exclusive_job_and_a_worker_that_cannot_kill(
+    make: Make, facts: dict[str, Any], exclusive: bool, options: dict[str, Any], named: bool
+) -> None:
+    """The job, the workers that would refuse it, and what to do."""
+    ours, app = make()
+    register(ours, replace(WORKER, facts={**WORKER.facts, **facts}))
+    Client(ours).add("alone", task="t.ok", schedule="every 1h", exclusive=exclusive, options=options)
+    found = [finding for finding in examine(ours, app) if finding.subject == "exclusive"]
+    assert named == bool(found)
+    if named:
+        (finding,) = found
+        assert "warning" == finding.level
+        assert finding.message.startswith("job alone is exclusive, and celery@h would refuse it"), finding
 
 
 def test_nodes_that_are_gone_do_not_matter(make: Make) -> None:

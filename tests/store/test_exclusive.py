@@ -56,3 +56,15 @@ def test_a_heartbeat_shortens_no_lease(bench: Bench) -> None:
     bench.renew(alone, exclusive={alone.id}, killable={alone.id})
     assert START + seconds(65.5) == bench.row(alone.id).lease_expires_at
     invariants.check(bench.database)
+
+
+def test_a_heartbeat_that_comes_too_late_shortens_no_lease(bench: Bench) -> None:
+    """It switches the run to a deadline that has passed: its worker has the time to kill it."""
+    alone = bench.running("alone", exclusive=True, heartbeat_timeout=5).key
+    other = bench.running("other", heartbeat_timeout=5).key
+    bench.clock.advance(10)
+    beats = {alone.id: seconds(8), other.id: seconds(8)}
+    renewed = bench.renew(alone, other, beats=beats, exclusive={alone.id})
+    assert dict.fromkeys((alone.id, other.id), "no heartbeat for 5 s") == renewed.overdue
+    assert START + seconds(60) == bench.row(alone.id).lease_expires_at
+    assert START + seconds(7) == bench.row(other.id).lease_expires_at
