@@ -135,15 +135,16 @@ def kill_leftovers(pid: int, known: Iterable[psutil.Process] = ()) -> None:
     process = _child(pid)
     found = [*known, *([] if process is None else _descendants(process))]
     for other in psutil.process_iter():
-        if other.pid != pid and _in_group(other.pid, pid):
+        if other.pid != pid and _in_session(other.pid, pid):
             found.append(other)
     for other in found:
         _quietly(other.kill)
 
 
-def _in_group(pid: int, group: int) -> bool:
+def _in_session(pid: int, leader: int) -> bool:
+    """Whether a process is of the session that a child leads, in whatever group of it."""
     try:
-        return os.getpgid(pid) == group and os.getsid(pid) == group
+        return os.getsid(pid) == leader
     except ProcessLookupError:
         return False
 
