@@ -103,11 +103,15 @@ def told(deliveries: Any) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(deliveries.items())) or "none"
 
 
-@click.group("deliveries", invoke_without_command=True)
-@click.option("--job", metavar="NAME", help="Only those of this job.")
-@click.option(
+job_option = click.option("--job", metavar="NAME", help="Only those of this job.")
+status_option = click.option(
     "--status", type=click.Choice([status.value for status in DeliveryStatus]), help="Only of this status."
 )
+
+
+@click.group("deliveries", invoke_without_command=True)
+@job_option
+@status_option
 @limit_option
 @json_option
 @click.pass_context
@@ -115,8 +119,25 @@ def deliveries_command(
     ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool
 ) -> None:
     """List deliveries, newest first; retry and drop them."""
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        print_deliveries(ctx, job, status, limit, as_json)
+
+
+@deliveries_command.command("list")
+@job_option
+@status_option
+@limit_option
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    """List deliveries, newest first."""
+    print_deliveries(ctx, job, status, limit, as_json)
+
+
+def print_deliveries(
+    ctx: click.Context, job: str | None, status: str | None, limit: int, as_json: bool
+) -> None:
+    """Events on their way to jobs, and those that are there, or will never be."""
     found = client_of(ctx).deliveries(job, status, limit)
     if as_json:
         print_json([plain(one) for one in found])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +23,6 @@ from celery_sched.steps.start import Verdict
 from celery_sched.store import events, subscriptions, tables
 from tests import invariants
 from tests.store.world import Bench, statements, together
-
-PLAIN = """INSERT INTO sched_event (app, topic, payload) VALUES ('bench', 'orders', '{"order": 7}')"""
 
 
 def carry_out(bench: Bench, status: RunStatus = RunStatus.SUCCEEDED, **outcome: Any) -> list[dict[str, Any]]:
@@ -178,13 +178,18 @@ def test_the_callers_transaction_decides(bench: Bench) -> None:
 
 
 def test_plain_sql_publishes(bench: Bench) -> None:
-    """Another language needs app, topic and payload; what is no JSON is delivered as the text it is."""
-    bench.client.add("job", task="t.ok", on="orders")
-    bench.database.run(lambda tx, now: tx.exec_driver_sql(PLAIN))
-    [kwargs] = carry_out(bench)
-    told = kwargs["event"]
-    assert ({"order": 7}, "orders", None) == (told["payload"], told["topic"], told["key"])
-    assert bench.clock.now.isoformat() == told["published_at"]
+    """What docs/events.md says for each database: another language needs app, topic and payload."""
+    bench.client.add("job", task="t.ok", on="orders.*")
+    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    called = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mariadb": "MariaDB"}
+    found = re.search(rf"{called[bench.database.dialect.name]}:\n\n```sql\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    plain, once = (text.strip() for text in found[1].replace("'proj'", "'bench'").split(";")[:2])
+    for statement in (plain, once, once):
+        bench.database.run(lambda tx, now, text=statement: tx.exec_driver_sql(text))  # type: ignore[misc]
+    told = [kwargs["event"] for kwargs in [*carry_out(bench), *carry_out(bench)]]
+    expected = ({"order": 7}, "orders.new", None, bench.clock.now.isoformat())
+    assert [expected] * 2 == [(one["payload"], one["topic"], one["key"], one["published_at"]) for one in told]
 
 
 def test_published_once(bench: Bench) -> None:
