@@ -189,8 +189,10 @@ class Poll:
         if seen.expired and (held_until is None or held_until <= seen.now):
 
             def work(tx: Tx, now: datetime) -> Swept:
-                # looked at too long ago, by a machine that slept: first it is judged again whether to wait
-                return Swept() if now - seen.now > self.config.lease / 6 else sweep(tx, now, self.config)
+                # again: another poll may have held the sweep back since this one looked, or this machine slept
+                if apps.sweep_waits(tx, now, self.config.app, self.config.lease):
+                    return Swept()
+                return sweep(tx, now, self.config)
 
             done = self.runtime.database.run(work)
             failpoint("sweep:committed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, insert, select, update
@@ -73,6 +73,15 @@ def hold_sweep(tx: Tx, now: datetime, name: str, seen: datetime | None, until: d
         ).rowcount
         == 1
     )
+
+
+def sweep_waits(tx: Tx, now: datetime, name: str, lease: timedelta) -> bool:
+    """Whether the sweep is held back, or nobody has passed for so long that it must be judged first."""
+    row = get(tx, name)
+    if row is None:
+        return False
+    held = row.sweep_not_before is not None and row.sweep_not_before > now
+    return held or (row.last_pass_at is not None and now - row.last_pass_at > lease / 2)
 
 
 def count(tx: Tx, name: str, **more: int) -> None:

@@ -23,14 +23,15 @@ from tests.proxy import Proxy
 from tests.servers import PostgresServer
 
 FULL = bool(os.environ.get("SCHED_FULL"))
-LEASE = 4.0
+LEASE = 8.0 if FULL else 7.0
+"""A worker that is stuck in a call has got over it after half of it and a second, also on a busy machine."""
 SETTINGS: dict[str, Any] = {
     "sched_lease": LEASE,
     "sched_poll_interval": 0.5,
     "sched_heartbeat_timeout": LEASE,
     "sched_max_concurrent_jobs": 20,
 }
-AWAY, BACK = 1.5 * LEASE, 0.5 * LEASE
+AWAY, BACK = (1.5 * LEASE, 0.5 * LEASE) if FULL else (1.3 * LEASE, 0.4 * LEASE)
 TIMES = 5 if FULL else 2
 PATIENCE = 30.0
 LONG = [f"long-{number}" for number in range(3)]
@@ -98,7 +99,7 @@ def _all_succeed(site: Site, patience: float) -> None:
 def test_repeated_outages_longer_than_the_lease(
     make_site: MakeSite, postgres: PostgresServer, way: str, starts: bool
 ) -> None:
-    """One and a half leases, every two: no run of a healthy worker is abandoned, all succeed."""
+    """For more than a lease, every two: no run of a healthy worker is abandoned, all succeed."""
     if not FULL and (way, starts) not in (("black hole", False), ("cut", True)):
         pytest.skip("with SCHED_FULL=1")
     site = make_site("postgres", start=as_process)
@@ -106,7 +107,7 @@ def test_repeated_outages_longer_than_the_lease(
         go, come_back = WAYS[way](proxy, postgres)
         scheduler = site.scheduler(**settings).container
         site.worker("-c", "6", **settings)
-        _begin(site, TIMES * (AWAY + BACK) + LEASE)
+        _begin(site, TIMES * (AWAY + BACK) + 1)
         try:
             for _ in range(TIMES):
                 go()
@@ -173,7 +174,7 @@ def moving(tmp_path: Path, redis_server: object) -> Iterator[tuple[Site, OtherTi
         server.destroy()
 
 
-@pytest.mark.parametrize("leases", [4, -4], ids=["ahead", "back"])
+@pytest.mark.parametrize("leases", [4, -4] if FULL else [2, -2], ids=["ahead", "back"])
 def test_the_databases_clock_jumps_at_a_fail_over(moving: tuple[Site, OtherTime], leases: int) -> None:
     """The successor's clock is leases ahead, or behind: no run is abandoned, and a dead one does not hang."""
     site, server = moving

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
+from celery_sched.beat.look import Look
 from celery_sched.steps.sweep import Outage, outage
 from tests import invariants
 from tests.store.world import Bench
@@ -134,3 +137,25 @@ def test_of_two_who_saw_one_outage_one_holds_the_sweep_back(bench: Bench) -> Non
     bench.clock.advance(5)
     assert Outage(until) == judge()
     assert until == _hold(bench)
+
+
+def test_a_poll_that_looked_before_another_one_saw_the_outage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two polls of one scheduler overlap: the one that looked first does not sweep on what it saw."""
+    _usual(bench)
+    running = bench.running()
+    bench.clock.advance(300)
+    poll = bench.scheduler._poll
+    poll.presence.forget()
+    usual = poll.presence.check
+    others: list[int] = []
+
+    def check(seen: Look) -> Look:
+        monkeypatch.undo()
+        others.append(poll(float("inf")).counts.swept)
+        return usual(seen)
+
+    monkeypatch.setattr(poll.presence, "check", check)
+    assert (0, [0]) == (poll(float("inf")).counts.swept, others)
+    assert "running" == bench.status(running.key.id)
