@@ -189,7 +189,7 @@ class Poll:
         if seen.expired and (held_until is None or held_until <= seen.now):
 
             def work(tx: Tx, now: datetime) -> Swept:
-                # again: another poll may have held the sweep back since this one looked, or this machine slept
+                # again: another poll may have held the sweep back meanwhile, or this machine may have slept
                 if apps.sweep_waits(tx, now, self.config.app, self.config.lease):
                     return Swept()
                 return sweep(tx, now, self.config)
