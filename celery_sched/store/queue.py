@@ -38,7 +38,7 @@ def ready_in(
     :param free: its free slots, of ``slots``: what does not fit into them is left out, however many there
         are, but for the first one that is overdue: the slots are kept for it. ``None``: all are listed.
     """
-    candidates = ready(app, now)
+    candidates = ready(tx, app, now)
     mine = candidates.c.pool == pool
     if free is not None:
         heavy = select(candidates.c.id).where(
@@ -57,7 +57,7 @@ def ready_in(
 
 def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, Waits]:
     """Pool -> the runs that could be claimed if there were slots."""
-    candidates = ready(app, now)
+    candidates = ready(tx, app, now)
     rows = tx.execute(
         select(
             candidates.c.pool,
@@ -72,7 +72,7 @@ def ready_by_pool(tx: Tx, app: str, now: datetime) -> dict[str, Waits]:
 
 def is_ready(tx: Tx, app: str, now: datetime, run_id: RunId) -> bool:
     """Whether a run could be claimed if there were slots."""
-    candidates = ready(app, now)
+    candidates = ready(tx, app, now)
     return tx.execute(select(1).where(candidates.c.id == run_id)).first() is not None
 
 
@@ -87,7 +87,7 @@ def mark_at_capacity(tx: Tx, app: str, now: datetime, free: Mapping[str, int]) -
 
     :param free: pool -> the slots that are left in it; of other pools nothing is noted.
     """
-    candidates = ready(app, now)
+    candidates = ready(tx, app, now)
     short = [and_(candidates.c.pool == pool, candidates.c.weight > left) for pool, left in free.items()]
     ids = list(
         tx.execute(

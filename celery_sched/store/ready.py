@@ -9,16 +9,21 @@ from sqlalchemy import and_, case, func, null, or_, select
 
 from celery_sched.rules.transitions import HELD, RunStatus
 from celery_sched.rules.turn import PATIENCE
+from celery_sched.store.engine import Tx
 from celery_sched.store.tables import job, run
 
 
-def ready(app: str, now: datetime) -> Any:
+def ready(tx: Tx, app: str, now: datetime) -> Any:
     """Subquery: queued runs that may be claimed now, slots apart.
 
     A job without ``concurrent`` shows its first waiting run only, and none while its lock is held or a
     run of it is dispatched or running. Of the runs of one concurrency key those are shown for which there is
     room, and none where ``key_limit`` are in flight: what cannot be claimed never fills a batch.
     """
+    queued = and_(run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now)
+    # few apps use keys: where no run that waits has one, half of the work is saved
+    has_key = select(1).select_from(run).where(queued, run.c.concurrency_key.is_not(None)).limit(1)
+    keyed = tx.execute(has_key).first() is not None
     other = run.alias("other")
     of_job = (run.c.priority.desc(), run.c.ready_at, run.c.scheduled_for, run.c.id)
     free = or_(
@@ -35,7 +40,6 @@ def ready(app: str, now: datetime) -> Any:
             .exists(),
         ),
     )
-    holding = _held_by_key(app)
     numbered = (
         select(
             run.c.id,
@@ -48,40 +52,46 @@ def ready(app: str, now: datetime) -> Any:
             run.c.at_capacity_at,
             job.c.overlap,
             job.c.weight,
-            job.c.key_limit,
-            # of a job that has no template any more nothing is limited, whatever its runs were queued with
-            case((job.c.concurrency_key.is_(None), null()), else_=run.c.concurrency_key).label("key"),
-            func.coalesce(holding.c.held, 0).label("key_held"),
             func.row_number().over(partition_by=run.c.job_id, order_by=of_job).label("place"),
         )
         .join(job, job.c.id == run.c.job_id)
-        .outerjoin(holding, holding.c.key == run.c.concurrency_key)
-        .where(run.c.app == app, run.c.status == RunStatus.QUEUED.value, run.c.ready_at <= now, free)
-        .where(or_(run.c.expires_at.is_(None), run.c.expires_at > now))
-        # before they are numbered: a run whose key is full does not keep its job's others waiting
-        .where(
-            or_(
-                job.c.concurrency_key.is_(None),
-                holding.c.held.is_(None),
-                holding.c.held < job.c.key_limit,
-            )
+        .where(queued, free, or_(run.c.expires_at.is_(None), run.c.expires_at > now))
+    )
+    if keyed:
+        numbered = _with_room(numbered, app)
+    every = numbered.subquery()
+    first = select(every).where(or_(every.c.overlap == "concurrent", every.c.place == 1)).subquery("ready")
+    return _in_turn(first) if keyed else first
+
+
+def _with_room(numbered: Any, app: str) -> Any:
+    """With the runs' keys, and without those whose key is full.
+
+    Before they are numbered: such a run does not keep those of its job waiting that have another key.
+    """
+    holding = _held_by_key(app)
+    return (
+        numbered.add_columns(
+            # of a job that has no template any more nothing is limited, whatever its runs were queued with
+            case((job.c.concurrency_key.is_(None), null()), else_=run.c.concurrency_key).label("key"),
+            (job.c.key_limit - func.coalesce(holding.c.held, 0)).label("room"),
         )
-        .subquery()
+        .outerjoin(holding, holding.c.key == run.c.concurrency_key)
+        .where(
+            or_(job.c.concurrency_key.is_(None), holding.c.held.is_(None), holding.c.held < job.c.key_limit)
+        )
     )
-    first = (
-        select(numbered)
-        .where(or_(numbered.c.overlap == "concurrent", numbered.c.place == 1))
-        .subquery("first")
-    )
-    # by pool and weight: one that waits for slots does not keep those of its key waiting that would have some
+
+
+def _in_turn(first: Any) -> Any:
+    """Of each key as many as there is room for.
+
+    By pool and weight: one that waits for slots does not keep those of its key waiting that would have some.
+    """
     alike = (first.c.key, first.c.pool, first.c.weight)
     turn = func.row_number().over(partition_by=alike, order_by=best_first(first.c)).label("turn")
-    keyed = select(first, turn).subquery("keyed")
-    return (
-        select(keyed)
-        .where(or_(keyed.c.key.is_(None), keyed.c.turn <= keyed.c.key_limit - keyed.c.key_held))
-        .subquery("ready")
-    )
+    every = select(first, turn).subquery()
+    return select(every).where(or_(every.c.key.is_(None), every.c.turn <= every.c.room)).subquery("in_turn")
 
 
 def _held_by_key(app: str) -> Any:
