@@ -16,8 +16,8 @@ KEY = "sk-a-key-of-the-test"
 
 
 def test_agent_and_sensor(make_world: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """A silent model costs its deadline, which heartbeats make longer than ``max_runtime``; no key is shown; an
-    answer stands in the history; a file that a sensor finds is an event.
+    """A silent model costs its deadline, for which heartbeats keep the run alive; no key is shown; an answer
+    stands in the history; a file that a sensor finds is an event.
     """
     monkeypatch.setenv("CELERY_SCHED_SECRET_MODEL_KEY", KEY)
     world: World = make_world(sched_http_allowed_hosts=["127.0.0.1"], sched_max_runtime=2)

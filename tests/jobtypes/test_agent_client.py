@@ -14,7 +14,10 @@ import pytest
 from celery_sched.errors import InvalidValue
 from celery_sched.jobtypes.agent_answers import Completion, Usage
 from celery_sched.jobtypes.agent_client import Budget, Endpoint, GivenUp, Refused
+from celery_sched.jobtypes.wire import Limits, Unreachable
+from celery_sched.jobtypes.wire_http import request
 from tests.jobtypes import model_server as server
+from tests.private_server import wait_until
 
 DEADLINE = 2.0
 SLACK = 3.0
@@ -374,3 +377,14 @@ def test_calls_of_tools() -> None:
         found = budget(site.url).ask(MESSAGES)
     call = {"id": "c1", "function": {"name": "f", "arguments": '{"a": 1}'}}
     assert ("tool_calls", (call,)) == (found.finish_reason, found.tool_calls)
+
+
+def test_bytes_that_are_there_do_not_pass_the_deadline() -> None:
+    """A server that sends faster than we read never makes us wait; the deadline is looked at all the same."""
+    with server.site([server.streams(*["x" * 10_000] * 500)]) as site:
+        deadline = time.monotonic() + 1.0
+        answer = request("POST", site.url, {}, b"{}", Limits(deadline, 10.0, 10.0), lambda: None)
+        wait_until(lambda: time.monotonic() > deadline, 10.0, "the deadline to pass")
+        with pytest.raises(Unreachable, match="its time was over"):
+            list(answer.lines())
+        answer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from celery_sched.store import sensors
 from celery_sched.store.engine import Database
 from celery_sched.store.sensors import Holder, News, Seen, SeenElsewhere
 from celery_sched.store.tables import event, sensor
-from tests.store.world import APP, Bench
+from tests.store.world import APP, PATIENCE, Bench
 
 
 def holder(dispatch: Dispatch) -> Holder:
@@ -134,3 +135,25 @@ def test_deleted_job_is_forgotten(bench: Bench) -> None:
     assert 0 == left
     assert 0 == read(bench, bench.running()).version
     assert job_id != bench.job_row().id
+
+
+def test_sweep_waits_for_the_move(bench: Bench) -> None:
+    """A run is not given away between the look at its lease and the commit of what it publishes."""
+    run = bench.running()
+    before, other = read(bench, run), bench.session()
+    bench.clock.advance(bench.config.lease.total_seconds() + 1)
+    meanwhile: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        swept: list[Any] = []
+
+        def work(tx: Any, now: Any) -> None:
+            sensors.move(tx, now, holder(run), before, 1, "t", [News("a")])
+            swept.append(pool.submit(bench.sweep, other))
+            wait(swept, 1.0)  # it waits for the row, or leaves it out
+            meanwhile.append(bench.status(run.key.id))
+
+        bench.database.run(work)
+        swept[0].result(PATIENCE)
+    bench.sweep()
+    assert (["running"], "lost") == (meanwhile, bench.status(run.key.id))
+    assert 1 == len(events(bench))
