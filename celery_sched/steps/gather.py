@@ -18,7 +18,7 @@ from celery_sched.rules.schedules.zones import EPOCH
 from celery_sched.rules.subscriptions import Deliver, Mode, Subscription, read
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.turn import PATIENCE
-from celery_sched.store import deliveries, events, jobs, runs, subscriptions
+from celery_sched.store import deliveries, events, job_forms, jobs, runs, subscriptions
 from celery_sched.store.engine import Tx
 
 LOOKED = 2000
@@ -59,16 +59,17 @@ def gather(tx: Tx, now: datetime, job_id: JobId) -> Gathered:
     if known is None or not rooms:
         return Gathered()
     try:
+        job_forms.check_row(row)
         subscription = read(row.on)
     except InvalidValue as error:  # only plain SQL writes that
         return Gathered(row.name, error=str(error))
     room = rooms[0]
     waiting, cut = _waiting(tx, known.id, subscription, room.left)
     chosen = choose(subscription, waiting, now, room.left, cut=cut)
-    made, carried = _make(tx, now, row, subscription, chosen.bundles, room.unfinished)
+    made, carried, void = _make(tx, now, row, subscription, chosen.bundles, room.unfinished)
     failpoint("gather:inserted")
-    dropped = _drop(tx, now, chosen)
-    return Gathered(row.name, made, carried, dropped, more=cut and bool(dropped))
+    dropped = void + _drop(tx, now, chosen)
+    return Gathered(row.name, made, carried, dropped, more=bool(void) or (cut and bool(dropped)))
 
 
 def _waiting(
@@ -97,44 +98,44 @@ def _make(
     subscription: Subscription,
     bundles: Sequence[Bundle],
     unfinished: int,
-) -> tuple[int, int]:
-    """Insert the runs, and have them take their deliveries; how many, of how many."""
-    wanted = {one.event_id for bundle in bundles for one in bundle.carried}
-    known = events.find(tx, wanted)
+) -> tuple[int, int, int]:
+    """Insert the runs, and have them take their deliveries; how many, of how many, and how many are void."""
+    known = events.find(tx, {one.event_id for bundle in bundles for one in bundle.carried})
     is_batch = subscription.deliver is Deliver.BATCH
     single = not is_batch and subscription.mode is not Mode.ALL
+    void: list[str] = []
     made = carried = 0
     last = EPOCH
     for bundle in bundles:
-        for part in _parts(bundle.carried, known) if is_batch else [bundle.carried]:
-            ids = [one.id for one in part]
-            run_id = carrier_id(ids)
+        whole = [one for one in bundle.carried if EventId(one.event_id) in known]
+        void += [one.id for one in bundle.carried if EventId(one.event_id) not in known]
+        if not whole or (subscription.mode is Mode.ALL and len(whole) < len(bundle.carried)):
+            continue
+        for part in _parts(whole, known) if is_batch else [whole]:
+            run_id = carrier_id(one.id for one in part)
             found = [known[EventId(one.event_id)] for one in part]
-            told = [events.told(one) for one in found]
-            start_by = now + min(PATIENCE, (unfinished + made) * BEHIND)
+            told = [events.told(one, now) for one in found]
+            kwargs = {**row.kwargs, **({"event": told[0]} if single else {"events": told})}
             # of runs that wait equally long the earlier instant goes first: so they keep their order
-            last = max(last + INSTANT, min(one.published_at for one in found))
-            runs.add(
-                tx,
-                [
-                    {
-                        **runs.from_job(row, now),
-                        "id": run_id,
-                        "trigger_kind": Trigger.EVENT.value,
-                        "scheduled_for": last,
-                        "status": RunStatus.QUEUED.value,
-                        "start_by": start_by,
-                        "hops": max(one.hops for one in found),
-                        "kwargs": {**row.kwargs, **({"event": told[0]} if single else {"events": told})},
-                    }
-                ],
-            )
-            if deliveries.take(tx, run_id, ids) != len(ids):
+            last = max(last + INSTANT, min(one.published_at or now for one in found))
+            new = {
+                **runs.from_job(row, now, kwargs=kwargs),
+                "id": run_id,
+                "trigger_kind": Trigger.EVENT.value,
+                "scheduled_for": last,
+                "status": RunStatus.QUEUED.value,
+                "start_by": now + min(PATIENCE, (unfinished + made) * BEHIND),
+                "hops": max(one.hops for one in found),
+                "kwargs": kwargs,
+            }
+            runs.add(tx, [new])
+            if deliveries.take(tx, run_id, [one.id for one in part]) != len(part):
                 raise RuntimeError("a delivery was taken while its job was locked")
-            made, carried = made + 1, carried + len(ids)
-            older = [one.id for one in bundle.superseded]
-            deliveries.drop(tx, now, older, f"a later event came first: run {run_id}")
-    return made, carried
+            made, carried = made + 1, carried + len(part)
+        older = [one.id for one in bundle.superseded]
+        deliveries.drop(tx, now, older, f"a later event came first: run {run_id}")
+    deliveries.drop(tx, now, void, "its event was deleted")
+    return made, carried, len(void)
 
 
 def _parts(carried: Sequence[Pending], known: Mapping[EventId, Any]) -> list[list[Pending]]:

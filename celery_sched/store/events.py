@@ -171,14 +171,14 @@ def prune(tx: Tx, app: str, before: datetime, limit: int) -> int:
     return len(ids)
 
 
-def told(row: Any) -> dict[str, Any]:
-    """What a job's task is told of an event."""
+def told(row: Any, now: datetime) -> dict[str, Any]:
+    """What a job's task is told of an event; one from plain SQL may not say when it was published."""
     return {
         "id": row.id,
         "topic": row.topic,
         "payload": row.payload,
         "key": row.key,
-        "published_at": row.published_at.isoformat(),
+        "published_at": (row.published_at or now).isoformat(),
     }
 
 

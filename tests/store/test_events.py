@@ -17,7 +17,7 @@ from celery_sched.errors import InvalidValue
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps import deliver as deliver_step
 from celery_sched.steps import gather as gather_step
-from celery_sched.steps.deliver import deliver
+from celery_sched.steps.deliver import deliver, replay
 from celery_sched.steps.gather import gather
 from celery_sched.steps.start import Verdict
 from celery_sched.store import events, subscriptions, tables
@@ -595,3 +595,35 @@ def test_an_idle_poll_writes_nothing(bench: Bench) -> None:
         bench.scheduler.poll()
     assert [] == [one for one in seen if not one.lstrip().upper().startswith("SELECT") and "BEGIN" not in one]
     assert [] == [one for one in seen if "FOR UPDATE" in one]
+
+
+def test_an_event_that_somebody_deleted(bench: Bench) -> None:
+    """Its delivery is dropped with the reason, and keeps none of the others waiting."""
+    bench.client.add("each", task="t.ok", on="numbers")
+    bench.client.add("batch", task="t.ok", on=on("numbers", deliver="batch", within="1s"))
+    for name in ("each", "batch"):
+        bench.client.pause(name)
+    ids = [bench.client.publish("numbers", number) for number in range(3)]
+    bench.scheduler.poll()
+    gone = tables.event.delete().where(tables.event.c.id == ids[0])
+    bench.database.run(lambda tx, now: tx.execute(gone))
+    for name in ("each", "batch"):
+        bench.client.resume(name)
+    bench.clock.advance(1)
+    seen = [payloads for _ in range(4) for payloads in events_of(carry_out(bench))]
+    assert [[1], [1, 2], [2]] == sorted(seen)
+    assert {"its event was deleted"} == {one.reason for one in bench.client.deliveries(status="dropped")}
+    assert {"delivered": 4, "dropped": 2} == statuses(bench)
+
+
+def test_older_events_of_plain_sql(bench: Bench) -> None:
+    """Replayed before they are handed out: they are delivered once, whenever they say they were published."""
+    plain = "INSERT INTO sched_event (app, topic, payload) VALUES ('bench', 'numbers', '1')"
+    bench.database.run(lambda tx, now: tx.exec_driver_sql(plain))
+    bench.client.add("job", task="t.ok", on=on("numbers", start="beginning"))
+    done = bench.database.run(lambda tx, now: replay(tx, now, bench.config))
+    assert 1 == done.deliveries
+    job_id = bench.client.get("job").id
+    assert 1 == bench.database.run(lambda tx, now: gather(tx, now, job_id)).runs
+    assert [1] == carried(bench, 4)
+    assert {"delivered": 1} == statuses(bench)
