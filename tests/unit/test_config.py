@@ -50,6 +50,8 @@ def test_the_defaults() -> None:
         kill_grace=3 * SECOND,
         exclusive_margin=10 * SECOND,
         keep_runs=timedelta(days=30),
+        keep_events=timedelta(days=7),
+        max_hops=16,
         secrets_dir=None,
         allow_shell=False,
         http_allowed_hosts=None,
