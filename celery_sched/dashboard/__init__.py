@@ -15,7 +15,7 @@ def install() -> None:
     from flower import urls
     from tornado.web import url
 
-    from celery_sched.dashboard import api, handlers
+    from celery_sched.dashboard import api, handlers, notifications
     from celery_sched.dashboard.pages import PageLoader
 
     if any(getattr(rule, "name", None) == handlers.JOBS for rule in urls.handlers):
@@ -25,6 +25,11 @@ def install() -> None:
         url(r"/schedules", handlers.JobsPage, name=handlers.JOBS),
         # no job's page: a slash in a job's name is coded
         url(r"/schedules/run/([0-9a-f-]{36})", handlers.RunPage, name=handlers.RUN),
+        url(
+            r"/schedules/list/notifications",
+            notifications.NotificationsPage,
+            name=notifications.NOTIFICATIONS,
+        ),
         url(r"/schedules/(.+)", handlers.JobPage, name=handlers.JOB),
         url(r"/api/schedules", api.JobsApi, name=api.API),
         url(r"/api/schedules/run/([0-9a-f-]{36})", api.RunApi, name=api.RUN_API),

@@ -14,7 +14,16 @@ from celery_sched.cli.output import distance, plain, short
 from celery_sched.cli.preview import Shown, local_text
 from celery_sched.cli.preview import remark as remark_on
 from celery_sched.durations import format_duration
-from celery_sched.model import Attempt, Backfill, BackfillStatus, Job, JobDefinition, JobStatus, Run
+from celery_sched.model import (
+    Attempt,
+    Backfill,
+    BackfillStatus,
+    Job,
+    JobDefinition,
+    JobStatus,
+    NoticeStatus,
+    Run,
+)
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store.attempts import RETRY as ATTEMPT_RETRY
 from celery_sched.store.recent import Active, RunLine
@@ -45,6 +54,8 @@ LOOKS: Mapping[str, Look] = {
     JobStatus.EXPIRED: Look("secondary", "–"),
     JobStatus.ERROR: Look("danger", "!"),
     BackfillStatus.DONE: Look("success", "✓"),
+    NoticeStatus.SENT: Look("success", "✓"),
+    NoticeStatus.SENDING: Look("info", "▶"),
     ATTEMPT_RETRY: Look("warning", "↻"),
 }
 SHOWN_REASON = 120
