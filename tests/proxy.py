@@ -162,7 +162,7 @@ class Proxy:
 
     async def _shut(self) -> None:
         await self._refuse()
-        # what was accepted in this moment has its task within a few turns; one that never began closes nothing
+        # what was accepted just now has its task within a few turns; one that never began closes nothing
         for _ in range(10):
             await asyncio.sleep(0)
         for task in list(self._tasks):
