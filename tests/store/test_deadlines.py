@@ -123,6 +123,20 @@ def test_the_success_of_an_older_occurrence_is_not_what_is_waited_for(bench: Ben
     assert [(at(2), at(6, day=4), []), (at(2, day=4), None, [])] == done
 
 
+def test_a_late_success_of_yesterday_is_not_todays(bench: Bench, watcher: Watcher) -> None:
+    """Yesterday's run ended well after today's occurrence had come: that one has not succeeded."""
+    _add(bench, overlap="queue")
+    _go(bench, at(2))
+    bench.plan()
+    (dispatch,) = bench.claim()
+    bench.start(dispatch.key)
+    _go(bench, at(2, 30, day=4))
+    assert bench.finish(dispatch.key).settled
+    _go(bench, at(6, 1, day=4))
+    (told,) = watcher.watch()
+    assert "2026-03-04 02:00:00 UTC" in told
+
+
 def test_an_age_counts_from_the_last_success(bench: Bench, watcher: Watcher) -> None:
     """No success for longer than that, of whatever run."""
     _add(bench, schedule="every 1h", must_succeed_by="25h")
