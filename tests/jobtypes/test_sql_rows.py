@@ -171,7 +171,7 @@ def test_rows_that_cannot_be_told_apart(bench: Bench, shop: Shop) -> None:
 
 def test_query_of_ones_own(bench: Bench, shop: Shop) -> None:
     """Parameters, conditions, an order, a comment at the end and a semicolon are all right; so is a key."""
-    query = "SELECT id AS number, name FROM shop_order WHERE name <> :but ORDER BY name DESC; -- all others"
+    query = "SELECT id AS number, name FROM shop_order WHERE name <> :but ORDER BY name DESC -- all others\n;"
     watch = make(bench, query=query, cursor="number", key="name", parameters={"but": "x"}, start="beginning")
     for name in "axb":
         shop.add(name)
