@@ -63,7 +63,7 @@ class Guard:
     def look(self) -> float:
         """Kill what is due; return the seconds until the next look."""
         now = trust.clock()
-        places = [place for place in self._board.places() if place.exclusive]
+        places = list(self._board.places())  # of those that are not exclusive, none is ever due
         due = {place.key for place in places if place.kill_at <= now}
         self._asked &= due  # a key never comes again, so the others are over
         if due - self._asked:

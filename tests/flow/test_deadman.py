@@ -28,7 +28,7 @@ from tests.reaper import alive
 
 ONE = RunKey(RunId("run-1"), Token("token-1"), 1)
 TWO = RunKey(RunId("run-2"), Token("token-2"), 1)
-ROUNDS = 150
+ROUNDS, ENOUGH = 500, 100
 LONG = 30
 """Seconds after which a child that nobody has killed ends by itself, and the test fails."""
 
@@ -125,16 +125,19 @@ def test_the_timer_spares_what_the_child_does_next() -> None:
     """Aimed at the moment at which the body ends: either it is that body's end, or none at all."""
     dice = random.Random(5)
     came: Counter[int] = Counter()
-    for _ in range(ROUNDS):
+    for done in range(ROUNDS):
+        if done >= ENOUGH and min(came[0], came[signal.SIGKILL]) > 5:
+            break
         board = Board(1)
         read, write = os.pipe()
-        kill_at = trust.clock() + 0.02
 
-        def child(board: Board = board, write: int = write, kill_at: float = kill_at) -> None:
+        def child(board: Board = board, write: int = write, gives_way: int = done % 2) -> None:
+            kill_at = trust.clock() + 0.02  # here: a fork may take long
             timer = timed(board, kill_at, 0.0)
-            end = kill_at + dice.uniform(-0.01, 0.02)
+            end = kill_at + dice.uniform(-0.01, 0.06)
             while trust.clock() < end:
-                pass
+                if gives_way:  # else the timer's thread gets its turn late, as beside a body that works
+                    time.sleep(0)
             timer.leave()
             os.write(write, b"b")
             board.enter(0, TWO, 0.0, NEVER)
@@ -151,7 +154,7 @@ def test_the_timer_spares_what_the_child_does_next() -> None:
         how = ended(pid)
         came[how] += 1
         assert (b"be" if how == 0 else b"") == told, how
-    assert came[0] > 5 and came[signal.SIGKILL] > 5, came
+    assert min(came[0], came[signal.SIGKILL]) > 5, came
 
 
 def bodies(board: Board, kill_at: float) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from celery_sched.model import RunId
 from celery_sched.steps.stop import stop
 from celery_sched.testing import ManualScheduler
 from celery_sched.worker.trust import WHY
@@ -45,6 +46,13 @@ def worker_through(world: World, proxy: Proxy, *arguments: str) -> Worker:
         return world.worker(*arguments)
     finally:
         world.settings = direct
+
+
+def renewed_twice(world: World, run_id: RunId) -> bool:
+    """Whether its worker has had the answer to a renewal, and knows more than its start said."""
+    row = world.row(run_id)
+    lease = world.config.lease + world.config.renew_interval * 1.5
+    return row.started_at is not None and row.lease_expires_at > row.started_at + lease
 
 
 @contextmanager
@@ -101,6 +109,7 @@ def test_two_fencing_numbers_never_interleave(
         return look
 
     wait_until(passing(lambda: lines(world) and "plain:begin" in world.marks()), PATIENCE, "bodies to begin")
+    wait_until(passing(lambda: renewed_twice(world, run_id)), PATIENCE, "renewals")
     client.edit("alone", args=[1], options={"queue": "second"})
     next_id = client.run("alone").id
     if outage == "frozen":
@@ -131,6 +140,7 @@ def test_it_is_settled_with_the_reason_when_the_database_is_back(
     worker = worker_through(world, proxy, "-c", "1")
     run_id = world.run("exclusive.locks", exclusive=True)
     wait_until(lambda: lines(world), PATIENCE, "the body to begin")
+    wait_until(lambda: renewed_twice(world, run_id), PATIENCE, "renewals")
     ((_, child),) = lines(world)
     proxy.refuse()
     wait_until(lambda: gone(child), PATIENCE, "the body to be killed")
@@ -150,6 +160,7 @@ def test_a_child_that_killed_itself_is_settled_with_the_reason(make_world: MakeW
     worker = world.worker("-c", "1")
     run_id = world.run("exclusive.writes", 60, exclusive=True)
     wait_until(lambda: lines(world), PATIENCE, "the body to begin")
+    wait_until(lambda: renewed_twice(world, run_id), PATIENCE, "renewals")
     child = lines(world)[0][1]
     with frozen(worker):
         wait_until(lambda: gone(child), PATIENCE, "the child to kill itself")
