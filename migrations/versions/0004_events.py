@@ -134,7 +134,13 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("sched_notification", "sched_sensor", "sched_delivery", "sched_subscription", "sched_event"):
+    for table in (
+        "sched_notification",
+        "sched_sensor",
+        "sched_delivery",
+        "sched_subscription",
+        "sched_event",
+    ):
         op.drop_table(table)
     op.drop_column("sched_run", "hops")
     for name in ("on", "publishes", "notify"):
