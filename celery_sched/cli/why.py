@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_sched.cli.access import app_argument, client_of
 from celery_sched.cli.output import STYLES, console, json_option, plain, print_json, run_json
+from celery_sched.errors import NotFound
 from celery_sched.rules.why import Outcome, Why
+
+if TYPE_CHECKING:
+    from celery_sched.client import Client
 
 _STYLES = {
     Outcome.RAN: "succeeded",
@@ -29,17 +33,32 @@ _STYLES = {
 @json_option
 @click.pass_context
 def why_command(ctx: click.Context, job: str, time: str | None, as_json: bool) -> None:
-    """Say what happened to JOB at TIME, or why nothing did; or what became of one run: sched why RUN.
+    """Say what happened to JOB at TIME (now), or why nothing did; or what became of one run.
 
     RUN is its id, or the beginning of it. TIME is a time in the job's zone such as 2026-01-31T09:00, or 09:00
     (today), or now; or one with a zone of its own: 2026-01-31T08:00:00Z.
     """
     client = client_of(ctx)
-    found = client.why(job, time) if time is not None else client.why_run(client.find_run(job).id)
+    found = client.why(job, time or "now") if time or _is_job(client, job) else _of_run(client, job)
     if as_json:
         print_json(why_json(found))
         return
     print_why(ctx, found)
+
+
+def _is_job(client: Client, name: str) -> bool:
+    try:
+        client.get(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _of_run(client: Client, text: str) -> Why:
+    try:
+        return client.why_run(client.find_run(text).id)
+    except NotFound as error:
+        raise NotFound("job or run", text, "See: sched jobs, sched runs.") from error
 
 
 def why_json(found: Why) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def test_answers_for_programs(nightly: Deployment) -> None:
         (["nihgtly", "02:30"], "Did you mean 'nightly'?"),
         (["nightly", "soon"], "TIME 'soon' is refused: a time from 1970 to 2999"),
         (["nightly", "3000-01-01T00:00Z"], "from 1970 to 2999"),
-        (["nightly"], "TIME"),
+        (["nihgtly"], "there is no job or run 'nihgtly'"),
+        (["abc"], "at least 4 characters"),
     ],
 )
 def test_refused_values(nightly: Deployment, arguments: list[str], named: str) -> None:
