@@ -55,7 +55,7 @@ class Poller:
         self.do(str(times))
 
     def do(self, what: str) -> None:
-        """Make it ``cancel`` or ``retry`` a run, ``abandon`` a node, ``cancel_backfill``, ``tell``, or poll."""
+        """Make it ``cancel`` or ``retry`` a run, ``abandon`` a node, ``cancel_backfill``, ``tell``, poll."""
         self._asked += 1
         assert self.process.stdin is not None
         try:
