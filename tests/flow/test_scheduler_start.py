@@ -14,7 +14,8 @@ from celery.app import _state
 from sqlalchemy import text
 
 from celery_sched import decorators, runtime
-from celery_sched.beat import Scheduler
+from celery_sched.beat import Scheduler, deadlines
+from celery_sched.client import Client
 from celery_sched.failpoints import arm, disarm
 from celery_sched.store import schema
 from celery_sched.store.engine import Database
@@ -112,6 +113,29 @@ def test_polls_that_hang_are_said(app: Celery, caplog: pytest.LogCaptureFixture)
     finally:
         disarm("hello:judged")
         goes_on.set()
+        wait_until(lambda: "sched-doctor" not in _threads(), PATIENCE, "the doctor to have looked")
+        scheduler.close()
+
+
+def test_deadlines_are_watched_off_the_tick(
+    app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A scheduler that has not ticked once tells of a job that has missed its deadline, and tells it once."""
+    caplog.set_level(logging.INFO, logger="celery_sched.deadlines")
+    monkeypatch.setattr(deadlines, "EVERY", 0.1)
+    app.conf.sched_database_url = f"sqlite:///{tmp_path / 'sched.sqlite3'}"
+    schema.upgrade(app.conf.sched_database_url)
+    client = Client(runtime.of(app))
+    client.add("sync", task="t", schedule="every 1h", must_succeed_by="0.2s")
+    scheduler = Scheduler(app)
+    try:
+        told = "job 'sync' has not succeeded in time"
+        wait_until(lambda: told in caplog.text, PATIENCE, "the deadline to be told")
+        assert client.get("sync").overdue_since is not None
+        client.edit("sync", must_succeed_by=None)
+        wait_until(lambda: "no longer overdue" in caplog.text, PATIENCE, "that to be over")
+        assert 1 == caplog.text.count(told)
+    finally:
         wait_until(lambda: "sched-doctor" not in _threads(), PATIENCE, "the doctor to have looked")
         scheduler.close()
 
