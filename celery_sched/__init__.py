@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
-    *("Context", "InvalidValue", "SchedulerError", "__version__"),
-    *("client", "heartbeat", "job", "publish", "setup"),
+    "Context",
+    "InvalidValue",
+    "SchedulerError",
+    "__version__",
+    "client",
+    "heartbeat",
+    "job",
+    "publish",
+    "setup",
 ]
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from celery_sched.errors import SchedulerError
+
 
 @dataclass(frozen=True)
 class Context:
@@ -34,6 +36,11 @@ class Context:
     def lost(self) -> bool:
         """Whether this run's lease is known to be gone: stop writing to the outside."""
         return self.is_lost()
+
+    def check_held(self) -> None:
+        """:raises SchedulerError: this run's lease is gone: somebody else may be carrying it out by now."""
+        if self.lost:
+            raise SchedulerError(f"the lease of run {self.run_id} is gone: it publishes nothing any more")
 
     def heartbeat(self) -> bool:
         """Say that the run makes progress; return whether its lease may still be trusted.
@@ -62,6 +69,7 @@ class Context:
         """
         if self.publisher is None:
             raise RuntimeError("a context that no worker has made publishes nothing")
+        self.check_held()
         about = {"key": key, "dedupe_key": dedupe_key, "session": session}
         return self.publisher(topic, payload, **about, hops=self.hops + 1, run_id=self.run_id)
 

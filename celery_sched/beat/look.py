@@ -9,7 +9,7 @@ from datetime import datetime
 from celery_sched.config import Config
 from celery_sched.model import BackfillId, NodeId
 from celery_sched.rules.fitting import Candidate, Held
-from celery_sched.store import apps, backfills, events, jobs, nodes, pools, queue, runs, subscriptions
+from celery_sched.store import apps, backfills, jobs, nodes, pools, queue, runs, subscriptions
 from celery_sched.store.engine import Row, Tx
 from celery_sched.store.queue import Waits
 
@@ -67,6 +67,7 @@ def taken(pools: Iterable[str], held: Iterable[Held]) -> dict[str, int]:
 def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
     """Read what a poll needs to know first."""
     stop = nodes.stop_requested(tx, node)
+    events = subscriptions.to_do(tx, config.app)
     return Look(
         now=now,
         app=apps.get(tx, config.app),
@@ -76,9 +77,9 @@ def look(tx: Tx, now: datetime, config: Config, node: NodeId) -> Look:
         outdated=runs.exists(tx, runs.outdated(config.app, now)),
         next_due=jobs.next_due(tx, config.app),
         backfills=tuple(backfills.to_do(tx, config.app)),
-        events=events.any_waiting(tx, config.app),
-        replaying=subscriptions.any_replaying(tx, config.app),
-        gathering=any(room.left for room in subscriptions.rooms(tx, config.app)),
+        events=events.waiting,
+        replaying=events.replaying,
+        gathering=events.pending and any(room.left for room in subscriptions.rooms(tx, config.app)),
     )
 
 

@@ -50,11 +50,13 @@ class Events(Base):
             published when its transaction commits, and never if that is rolled back.
         :return: the event's id; None: its ``dedupe_key`` was there already.
         :raises InvalidValue: a value that is not allowed; nothing was written.
+        :raises SchedulerError: within a run whose lease is gone.
         """
         within = context.current.get()
         about = {"key": key, "dedupe_key": dedupe_key, "session": session}
         if within is None:
             return self._publish(topic, payload, **about)
+        within.check_held()
         return self.publish_of_run(topic, payload, **about, hops=within.hops + 1, run_id=within.run_id)
 
     def publish_of_run(

@@ -91,7 +91,7 @@ def replay(tx: Tx, now: datetime, config: Config) -> Delivered:
         made += len(new)
         more = more or not is_last
         break  # one subscription a transaction
-    return Delivered(0, made, errors, more or subscriptions.any_replaying(tx, config.app))
+    return Delivered(0, made, errors, more or subscriptions.to_do(tx, config.app).replaying)
 
 
 def _read(rows: Sequence[Any]) -> tuple[list[tuple[Any, Subscription]], tuple[tuple[str, str], ...]]:

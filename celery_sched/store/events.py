@@ -71,23 +71,19 @@ def add(
     return EventId(inserted[0])
 
 
-def any_waiting(tx: Tx, app: str) -> bool:
-    """Whether an event is not handed out yet."""
-    return tx.execute(select(1).where(*_waiting(app)).limit(1)).first() is not None
-
-
 def lock_waiting(tx: Tx, app: str, limit: int) -> Sequence[Row[Any]]:
     """Events that are not handed out yet, locked, oldest first; what others have locked is left out."""
     return tx.execute(
         select(event)
-        .where(*_waiting(app))
+        .where(*not_handed_out(app))
         .order_by(event.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     ).all()
 
 
-def _waiting(app: str) -> tuple[ColumnElement[bool], ...]:
+def not_handed_out(app: str) -> tuple[ColumnElement[bool], ...]:
+    """The events that are not handed out yet."""
     return (event.c.app == app, event.c.fanned_out_at.is_(None))
 
 
@@ -115,7 +111,7 @@ def find(tx: Tx, ids: Collection[int]) -> dict[EventId, Row[Any]]:
 
 def standing(tx: Tx, app: str) -> tuple[int, datetime | None]:
     """How many events are not handed out yet, and when the oldest was published, as far as is known."""
-    wanted = select(func.count(), func.min(event.c.published_at)).where(*_waiting(app))
+    wanted = select(func.count(), func.min(event.c.published_at)).where(*not_handed_out(app))
     count, oldest = tx.execute(wanted).one()
     return int(count), oldest
 

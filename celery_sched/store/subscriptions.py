@@ -13,8 +13,9 @@ from sqlalchemy import delete, func, insert, select, update
 from celery_sched.model import DeliveryStatus, JobId, JobStatus, Overlap, Trigger
 from celery_sched.rules.subscriptions import read
 from celery_sched.rules.transitions import ACTIVE
+from celery_sched.store import events
 from celery_sched.store.engine import Tx
-from celery_sched.store.tables import delivery, job, pool, run, subscription
+from celery_sched.store.tables import delivery, event, job, pool, run, subscription
 
 HANDED_OUT = (JobStatus.ACTIVE, JobStatus.PAUSED, JobStatus.ERROR)
 """Jobs that get deliveries; those that are not active have them wait."""
@@ -69,10 +70,44 @@ def every(tx: Tx, app: str) -> Sequence[Any]:
     ).all()
 
 
-def any_replaying(tx: Tx, app: str) -> bool:
-    """Whether a subscription still waits for events from before it was made."""
-    wanted = (subscription.c.app == app, subscription.c.replay_after.is_not(None))
-    return tx.execute(select(1).where(*wanted).limit(1)).first() is not None
+@dataclass(frozen=True)
+class ToDo:
+    """Whether events are to be handed out, a job wants older ones, deliveries wait for active jobs."""
+
+    waiting: bool
+    replaying: bool
+    pending: bool
+
+
+def to_do(tx: Tx, app: str) -> ToDo:
+    """What an idle poll asks: one statement."""
+    older = (subscription.c.app == app, subscription.c.replay_after.is_not(None))
+    for_active = (
+        select(1)
+        .select_from(subscription)
+        .join(job, job.c.id == subscription.c.job_id)
+        .where(subscription.c.app == app, job.c.status == JobStatus.ACTIVE.value, _WAITS)
+    )
+    row = tx.execute(
+        select(
+            select(1).select_from(event).where(*events.not_handed_out(app)).exists(),
+            select(1).select_from(subscription).where(*older).exists(),
+            for_active.exists(),
+        )
+    ).one()
+    return ToDo(*map(bool, row))
+
+
+_WAITS = (
+    select(1)
+    .where(
+        delivery.c.subscription_id == subscription.c.id,
+        delivery.c.status == DeliveryStatus.PENDING.value,
+    )
+    .correlate(subscription)
+    .exists()
+)
+"""Something waits for a subscription."""
 
 
 def lock(tx: Tx, subscription_id: str) -> Any:
@@ -115,14 +150,6 @@ MOST = 500
 
 def rooms(tx: Tx, app: str, job_id: JobId | None = None) -> list[Room]:
     """The active jobs for which deliveries wait, and how much room there is for runs of theirs."""
-    waits = (
-        select(1)
-        .where(
-            delivery.c.subscription_id == subscription.c.id,
-            delivery.c.status == DeliveryStatus.PENDING.value,
-        )
-        .exists()
-    )
     unfinished = (
         select(func.count())
         .where(
@@ -136,7 +163,7 @@ def rooms(tx: Tx, app: str, job_id: JobId | None = None) -> list[Room]:
         select(subscription.c.job_id, job.c.overlap, pool.c.slots, unfinished.label("unfinished"))
         .join(job, job.c.id == subscription.c.job_id)
         .outerjoin(pool, (pool.c.app == job.c.app) & (pool.c.name == job.c.pool))
-        .where(subscription.c.app == app, job.c.status == JobStatus.ACTIVE.value, waits)
+        .where(subscription.c.app == app, job.c.status == JobStatus.ACTIVE.value, _WAITS)
         .order_by(subscription.c.job_id)
     )
     if job_id is not None:

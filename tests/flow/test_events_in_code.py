@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from celery import Celery, _state
 
 from celery_sched import decorators
+from celery_sched.context import Context, current
 from celery_sched.decorators import definitions, job
-from celery_sched.errors import InvalidValue
+from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.job_files import read_jobs, shown
 from celery_sched.model import JobDefinition
 from celery_sched.rules.definition import checked
@@ -126,3 +128,35 @@ def test_what_is_exported_is_read_as_it_was(tmp_path: Path, retries: int) -> Non
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps({"jobs": [shown(made, job_forms.to_json(made))]}))
     assert [made] == read_jobs(file)
+
+
+def test_who_lost_its_lease_publishes_nothing(stage: Stage) -> None:
+    """A run that somebody else may be carrying out by now is refused, by either way to publish."""
+    published: list[Any] = []
+    lost = [True]
+    ctx = Context(
+        run_id="r",
+        job="job",
+        scheduled_for=NOON,
+        attempt=1,
+        fence=1,
+        is_lost=lambda: lost[0],
+        beat=lambda: None,
+        log=logging.getLogger("test"),
+        hops=2,
+        publisher=lambda *args, **about: published.append((args, about)),
+    )
+    reset = current.set(ctx)
+    try:
+        for publish in (ctx.publish, stage.client.publish):
+            with pytest.raises(SchedulerError, match="the lease of run r is gone"):
+                publish("orders", 1)
+        lost[0] = False
+        ctx.publish("orders", 1, key="k")
+        assert None is not stage.client.publish("orders", 2)
+    finally:
+        current.reset(reset)
+    about = {"key": "k", "dedupe_key": None, "session": None, "hops": 3, "run_id": "r"}
+    assert [(("orders", 1), about)] == published
+    [event] = stage.client.events()
+    assert (2, 3, "r") == (event.payload, event.hops, event.run_id)

@@ -373,7 +373,7 @@ def test_from_the_beginning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> No
         bench.clock.advance(1)
     assert [21] == seen["new"]
     assert list(range(1, 22, 2)) == sorted(seen["all"])
-    assert not bench.database.read(lambda tx, now: subscriptions.any_replaying(tx, "bench"))
+    assert not bench.database.read(lambda tx, now: subscriptions.to_do(tx, "bench").replaying)
     invariants.check(bench.database)
 
 
