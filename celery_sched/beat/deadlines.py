@@ -56,11 +56,12 @@ class Watcher:
                 logger.info("action=deadline job=%s: it is no longer overdue", name)
         self._overdue = dict(looked.overdue)
         told = []
-        for job_id in looked.suspects:
+        for job_id, name in looked.suspects.items():
             if self._stop.is_set():
                 break
             text = database.run(lambda tx, now, its=job_id: deadlines.judge(tx, now, its, keep))  # type: ignore[misc]
             if text is not None:
                 logger.warning("action=deadline %s", text)
+                self._overdue[job_id] = name
                 told.append(text)
         return told

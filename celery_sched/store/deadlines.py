@@ -29,8 +29,8 @@ WATCHED = (JobStatus.ACTIVE.value, JobStatus.ERROR.value)
 class Looked:
     """What one look found."""
 
-    suspects: Sequence[JobId] = ()
-    """Jobs that seem to have missed a deadline: :func:`judge` says."""
+    suspects: Mapping[JobId, str] = field(default_factory=dict)
+    """Names of the jobs that seem to have missed a deadline: :func:`judge` says."""
     met: Mapping[JobId, datetime] = field(default_factory=dict)
     """Occurrences of which, or after which, a run has succeeded."""
     overdue: Mapping[JobId, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def look(tx: Tx, now: datetime, app: str, keep: timedelta, met: Mapping[JobId, d
         .where(job.c.app == app, job.c.must_succeed_by.is_not(None), job.c.status.in_(WATCHED))
         .order_by(job.c.id)
     ).all()
-    suspects: list[JobId] = []
+    suspects: dict[JobId, str] = {}
     found: dict[JobId, datetime] = {}
     for row in rows:
         if row.overdue_since is not None:
@@ -59,7 +59,7 @@ def look(tx: Tx, now: datetime, app: str, keep: timedelta, met: Mapping[JobId, d
         if deadline.occurrence is None or not (
             met.get(job_id) == deadline.occurrence or _met(tx, now, row, deadline.occurrence, keep)
         ):
-            suspects.append(job_id)
+            suspects[job_id] = row.name
         else:
             found[job_id] = deadline.occurrence
     overdue = {JobId(row.id): row.name for row in rows if row.overdue_since is not None}

@@ -213,7 +213,7 @@ def test_two_schedulers_tell_it_once(bench: Bench) -> None:
     keep = bench.config.keep_runs
 
     def judge(tx: Tx, now: datetime) -> str | None:
-        (suspect,) = deadlines.look(tx, now, APP, keep, {}).suspects or (None,)
+        (suspect,) = deadlines.look(tx, now, APP, keep, {}).suspects or [None]
         return None if suspect is None else deadlines.judge(tx, now, suspect, keep)
 
     one, other = bench.session(), bench.session()
