@@ -52,7 +52,6 @@ class Context:
         self.beat()
         return not self.lost
 
-
     def publish(
         self,
         topic: str,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from celery_sched.store.tables import attempt
+from celery_sched.store.tables import attempt, delivery
 from tests import invariants
 from tests.store.world import START, Bench
 
@@ -141,6 +141,39 @@ def _failures_in_a_row(bench: Bench) -> str:
     return "1 failures in a row, 0 in all"
 
 
+def _deliveries(bench: Bench, **columns: Any) -> None:
+    """One is on its way; then its row is written behind everybody's back."""
+    bench.client.add("listening", task="t.ok", on="numbers")
+    bench.client.publish("numbers", 1)
+    bench.scheduler.poll()
+    bench.database.run(lambda tx, now: tx.execute(delivery.update().values(**columns)) and None)
+
+
+def _run_that_carries_nothing(bench: Bench) -> str:
+    _deliveries(bench, status="pending", run_id=None)
+    return "carries nothing"
+
+
+def _waits_with_a_run(bench: Bench) -> str:
+    _deliveries(bench, status="pending")
+    return "(pending): run "
+
+
+def _taken_by_nobody(bench: Bench) -> str:
+    _deliveries(bench, run_id="nobody")
+    return "(taken): its run is None"
+
+
+def _delivered_too_early(bench: Bench) -> str:
+    _deliveries(bench, status="delivered", finished_at=START)
+    return "(delivered): its run is dispatched"
+
+
+def _delivered_and_open(bench: Bench) -> str:
+    _deliveries(bench, status="dead")
+    return "(dead): finished_at is None"
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """SQLite: the point here is the check, not the database."""
@@ -153,9 +186,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     "damage",
     [
         _cap,
-    _weights,
-    _no_weight,
-    _two_of_a_key,
+        _weights,
+        _no_weight,
+        _two_of_a_key,
         _lock_without_run,
         _run_without_lock,
         _holder_of_nothing,
@@ -174,6 +207,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         _attempts_side_by_side,
         _retried_without_attempts,
         _failures_in_a_row,
+        _run_that_carries_nothing,
+        _waits_with_a_run,
+        _taken_by_nobody,
+        _delivered_too_early,
+        _delivered_and_open,
     ],
 )
 def test_damage_is_noticed(bench: Bench, damage: Callable[[Bench], str]) -> None:
