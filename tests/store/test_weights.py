@@ -11,6 +11,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from celery_sched.doctor.pools import concurrency
 from celery_sched.errors import InvalidValue
 from celery_sched.inflight import GRACE, RedisSlots
 from celery_sched.model import JobId, RunId, RunKey, Token
@@ -191,6 +192,24 @@ def test_a_weight_that_never_fits_blocks_nobody(weighed: Bench) -> None:
     _settled(bench, 1)
     assert ["huge"] == _held(bench)
     invariants.check(bench.database, redis_url=bench.config.redis_url)
+
+
+def test_doctor_names_what_never_starts_and_unequal_limits(bench: Bench) -> None:
+    """A weight that its pool cannot hold, and jobs that share a key with different limits; nothing else."""
+    _job(bench, "fits", 2)
+    _job(bench, "huge", 5)
+    for name, limit in (("one", 1), ("two", 2)):
+        _job(bench, name, 1, concurrency_key="k:{a}", key_limit=limit)
+    definitions = [job.definition for job in bench.client.list()]
+    assert ["keys"] == [one.subject for one in concurrency(bench.scheduler.runtime, definitions)]
+    bench.client.resize_pool("default", 4)
+    heavy, keys = concurrency(bench.scheduler.runtime, definitions)
+    assert ("warning", "pools", True) == (heavy.level, heavy.subject, "'huge' has weight 5" in heavy.message)
+    assert ("warning", "keys") == (keys.level, keys.subject)
+    assert "('one': 1, 'two': 2)" in keys.message
+    bench.client.resize_pool("default", 0)
+    bench.client.edit("two", key_limit=1)
+    assert [] == concurrency(bench.scheduler.runtime, [job.definition for job in bench.client.list()])
 
 
 def test_a_weight_above_the_pool_is_refused(bench: Bench) -> None:
