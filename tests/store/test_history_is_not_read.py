@@ -32,7 +32,7 @@ QUESTIONS: dict[str, Callable[[Bench, Tx, datetime], Any]] = {
 
 @pytest.fixture(params=[None, "key"])
 def full(request: pytest.FixtureRequest, bench: Bench) -> Bench:
-    """A bench with a long history, and a queue that has no slots; its runs have a concurrency key, or none."""
+    """A bench with a long history, and a queue without slots; its runs have a concurrency key, or none."""
     bench.job(overlap="concurrent", concurrency_key=request.param)
     bench.client.resize_pool("default", 0)
     row = bench.job_row()
