@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_sched.client.base import Base
 from celery_sched.errors import InvalidValue, NotFound
-from celery_sched.model import BackfillId, BackfillStatus, Job, JobId, JobStatus, Run, RunId, Source
+from celery_sched.model import BackfillId, BackfillStatus, Job, JobId, JobStatus, Run, RunId
 from celery_sched.rules.upcoming import named
 from celery_sched.steps import define
 from celery_sched.store import backfills, jobs, runs
@@ -104,17 +104,15 @@ class Control(Base):
 
         A hundred jobs in one transaction; a job that is added meanwhile or later is active.
 
-        :param running: ``cancel`` stops the runs of all jobs, whatever the jobs' status.
+        :param running: ``cancel`` stops the runs of all jobs, whatever the jobs' status. The scheduler's own
+            jobs go on: people are told, and what a stopped run leaves behind is put right.
         """
         how = _running(running)
         text = _because(f"{ALL_PAUSED}{by}", reason)
 
         def work(tx: Tx, now: datetime, ids: Collection[JobId]) -> Paused:
             rows = jobs.lock(tx, ids)
-            # a system job makes no runs of itself: there is nothing to pause
-            active = [
-                row for row in rows.values() if row.status == JobStatus.ACTIVE and row.source != Source.SYSTEM
-            ]
+            active = [row for row in rows.values() if row.status == JobStatus.ACTIVE]
             for row in active:
                 define.pause(tx, now, row, text)
                 self._note(tx, now, by, "pause", row.name, {"reason": reason, "all": True})
@@ -204,8 +202,8 @@ class Control(Base):
         self._note(tx, now, by, "resume", row.name, {"was": row.status, "reason": row.status_reason})
 
     def _batches(self) -> list[Sequence[JobId]]:
-        """The ids of all jobs of the app, in the order in which they are locked."""
-        rows = self._database.read(lambda tx, now: jobs.every(tx, self._config.app, system=True))
+        """The ids of people's jobs of the app, in the order in which they are locked."""
+        rows = self._database.read(lambda tx, now: jobs.every(tx, self._config.app))
         ids = sorted(JobId(row.id) for row in rows)
         return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
 

@@ -65,6 +65,17 @@ def test_a_lost_run_is_put_right(bench: Bench) -> None:
     invariants.check(bench.database)
 
 
+def test_pausing_all_jobs_with_their_runs_leaves_it_to_its_work(bench: Bench) -> None:
+    """Whoever stops everything stops people's jobs: what they leave behind is put right all the same."""
+    _running(bench)
+    _lose(bench)
+    (made,) = _made(bench)
+    other = bench.running("other")
+    done = bench.client.pause_all(running="cancel")
+    assert [other.key.id] == [one.run_id for one in done.stopped]
+    assert "dispatched" == bench.status(made.id)
+
+
 def test_it_is_seen_from_the_run_that_it_is_for(bench: Bench) -> None:
     """What a run left behind, and what puts it right, name each other."""
     key = _running(bench).key
