@@ -160,7 +160,8 @@ def show_command(ctx: click.Context, name: str, as_json: bool) -> None:
         rows = [(local(when), instant(when), distance(when, now)) for when in following]
         print_table(ctx, ("next runs", "UTC", ""), rows)
     else:
-        say(f"{name} has no next run: it is {job.status.value}.")
+        waits = "" if job.definition.on is None else f", and runs {when(job.definition)}"
+        say(f"{name} has no next run: it is {job.status.value}{waits}.")
 
 
 def described(job: Job, now: datetime) -> list[tuple[str, object]]:

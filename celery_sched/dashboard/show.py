@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from celery_sched.cli.jobs import calendars
+from celery_sched.cli.jobs import calendars, when
 from celery_sched.cli.output import distance, plain, short
 from celery_sched.cli.preview import Shown, local_text
 from celery_sched.cli.preview import remark as remark_on
@@ -24,6 +24,7 @@ from celery_sched.model import (
     NoticeStatus,
     Run,
 )
+from celery_sched.rules.schedules.none import NONE
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store.attempts import RETRY as ATTEMPT_RETRY
 from celery_sched.store.recent import Active, RunLine
@@ -80,6 +81,16 @@ def words(status: str) -> str:
     return status.replace("_", " ")
 
 
+def timing(definition: JobDefinition) -> str:
+    """When a job runs: its schedule, the topics of its events, or both."""
+    return when(definition)
+
+
+def has_times(definition: JobDefinition) -> bool:
+    """Whether it has a schedule, so that its time zone means something."""
+    return definition.schedule != NONE
+
+
 def exact(value: datetime | None, zone: str = "UTC") -> str:
     """An instant to the second, in the job's zone and in UTC."""
     if value is None:
@@ -120,8 +131,8 @@ def lasted(begin: datetime, end: datetime) -> str:
 
 def summary(line: RunLine, now: datetime) -> str:
     """A run in a sentence, for the square's title."""
-    when = line.finished_at or line.started_at or line.queued_at
-    parts = [words(line.status) + (f": {line.reason}" if line.reason else ""), ago(when, now)]
+    at = line.finished_at or line.started_at or line.queued_at
+    parts = [words(line.status) + (f": {line.reason}" if line.reason else ""), ago(at, now)]
     while_for = took(line, now)
     if while_for:
         parts.append(f"took {while_for}" if line.finished_at else f"for {while_for}")

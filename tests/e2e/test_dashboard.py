@@ -171,6 +171,24 @@ def test_a_jobs_page_says_what_comes_and_what_was(browser: Browser, site: Site) 
     assert 404 == site.ask(f"/api/schedules/{quote(name, safe='')}").code
 
 
+def test_a_job_for_events_says_which(browser: Browser, site: Site) -> None:
+    """Its topics stand where others have their schedule, without a zone; with a schedule both are there."""
+    site.client.add("told", task="celery_sched.ping", on=["orders.*", "bills.new"])
+    site.client.add("told-too", task="celery_sched.ping", on="orders.*", schedule="0 3 1 1 *")
+    with opened(browser, site) as page:
+        expect(row(page, "told").locator("td").nth(1)).to_have_text(
+            re.compile(r"^\s*on orders\.\*, bills\.new\s*$")
+        )
+        expect(row(page, "told-too").locator("td").nth(1)).to_contain_text("0 3 1 1 *; on orders.*")
+        expect(row(page, "told-too").locator("td").nth(1)).to_contain_text("UTC")
+    with opened(browser, site, "/schedules/told") as page:
+        expect(page.locator(".sched-facts dd").first).to_have_text("on orders.*, bills.new")
+    shown = site.deployment.sched("jobs", "show", "told")
+    assert "told has no next run: it is active, and runs on orders.*, bills.new." in shown.err
+    for name in ("told", "told-too"):
+        site.client.delete(name)
+
+
 def test_what_was_not_run_has_its_reason(browser: Browser, site: Site) -> None:
     """Occurrences of a pause are a line: from when to when, how many, and why."""
     site.client.add("often", task="celery_sched.ping", schedule="* * * * * *")
