@@ -115,7 +115,7 @@ def look_up(host: str, port: int, policy: Policy, deadline: Deadline) -> list[Ad
     """The addresses of a host that may be called, in the resolver's order.
 
     :raises AddressRefused: none may be.
-    :raises OSError: it has none.
+    :raises ConnectionError: it has none.
     """
     policy.check_name(host)
     found = _resolve(host, port, deadline)
@@ -148,7 +148,8 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[Address]:
     if thread.is_alive():
         raise TimeoutError(f"{host} was not looked up within {deadline.seconds:g} s")
     if failed:
-        raise type(failed[0])(*failed[0].args[:1], f"{host}: {failed[0].strerror or failed[0]}")
+        # a gaierror is none of Python's ConnectionErrors, for which jobs are told to look
+        raise ConnectionError(f"{host}: {failed[0].strerror or failed[0]}") from failed[0]
     return list(dict.fromkeys(found))
 
 

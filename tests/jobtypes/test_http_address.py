@@ -120,6 +120,17 @@ def test_of_several_addresses_only_those_allowed(monkeypatch: pytest.MonkeyPatch
         assert [] == private.asked
 
 
+def test_a_name_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a ConnectionError, as no connection is: a job's `retry_on` names one thing for both."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConnectionError, match=r"^gone\.invalid: Name or service not known$"):
+        carry_out("http", {"url": "http://gone.invalid/"})
+
+
 def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit holds while a name is looked up, too."""
     import threading
