@@ -88,9 +88,17 @@ def _within(payload: Any, path: str) -> Any:
         elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
             value = value[int(name)]
         else:
-            there = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise InvalidValue("agent: prompt", f"{{payload{path}}}", f"what the payload has: {there}")
+            found = sorted(map(str, value)) if isinstance(value, Mapping) else _what_is(value)
+            allowed = f"a field that the payload has; {name!r} was looked for in {found}"
+            raise InvalidValue("agent: prompt", f"{{payload{path}}}", allowed)
     return value
+
+
+def _what_is(value: Any) -> str:
+    """``null``, ``a text``, ``a list``; numbers and truths as they are."""
+    if isinstance(value, str | list):
+        return "a text" if isinstance(value, str) else f"a list of {len(value)}"
+    return json.dumps(value)
 
 
 def _written(value: Any) -> str:

@@ -176,8 +176,10 @@ def test_conversation(
     [
         ({}, "at least one message of the user"),
         ({"system": "S"}, "at least one message of the user"),
-        ({"prompt": "{payload.x}", "payload": {"y": 1}}, r"\['y'\]"),
-        ({"prompt": "{payload.x}"}, "NoneType"),
+        ({"prompt": "{payload.x}", "payload": {"y": 1}}, r"'x' was looked for in \['y'\]"),
+        ({"prompt": "{payload.x}"}, "'x' was looked for in null"),
+        ({"prompt": "{payload.x}", "payload": "no JSON"}, "'x' was looked for in a text"),
+        ({"prompt": "{payload.l.9}", "payload": {"l": [1, 2]}}, "'9' was looked for in a list of 2"),
     ],
 )
 def test_nothing_to_say(settings: config.Config, given: dict[str, Any], named: str) -> None:
