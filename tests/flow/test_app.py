@@ -211,6 +211,7 @@ def test_setup_at_any_time(when: str) -> None:
         app.config_from_object({"timezone": "Europe/Berlin"})
     assert "Europe/Berlin" == app.conf.timezone
     assert "pong" == app.tasks["celery_sched.ping"]()
+    assert "pong" == app.tasks["celery_sched.ping"](event={"topic": "orders.new"})
 
 
 def test_setup_leaves_settings_alone() -> None:
