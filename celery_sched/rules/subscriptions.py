@@ -107,7 +107,7 @@ def read(value: Any, what: str = "on") -> Subscription:
         if name not in FIELDS:
             readers.refuse_unknown(str(name), FIELDS, f"{what}: field")
     if "topics" not in value:
-        raise InvalidValue(what, dict(value), 'it has "topics"')
+        raise InvalidValue(what, dict(value), 'it must have "topics"')
     mode = readers.one_of(Mode)(value.get("mode", "any"), f"{what}.mode")
     debounce = readers.optional_duration(value.get("debounce"), f"{what}.debounce")
     usual = Deliver.EACH if debounce is None else Deliver.LATEST

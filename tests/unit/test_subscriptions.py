@@ -111,7 +111,7 @@ def test_what_is_usual() -> None:
         (5, "on 5", "a topic"),
         ([], "on []", "1 to 20 topics"),
         ("a b", "on 'a b'", "parts of letters"),
-        ({}, "on {}", 'it has "topics"'),
+        ({}, "on {}", 'it must have "topics"'),
         ({"topics": []}, "on.topics", "1 to 20"),
         ({"topics": ["a"] * 21}, "on.topics", "1 to 20"),
         ({"topic": "a"}, "on: field 'topic'", "Did you mean topics?"),
