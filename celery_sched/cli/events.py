@@ -87,8 +87,8 @@ def events_command(ctx: click.Context, topic: str | None, waiting: bool, limit: 
     rows = [
         (
             (event.id, "bold"),
-            event.topic,
-            event.key,
+            short(event.topic, 60),  # plain SQL may put anything there
+            short(event.key, 60),
             "" if event.published_at is None else distance(event.published_at, now),
             told(event.deliveries) if event.fanned_out_at is not None else "waits",
             short(json.dumps(event.payload, ensure_ascii=False), 60),
