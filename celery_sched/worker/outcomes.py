@@ -105,8 +105,23 @@ def result_text(value: Any) -> str:
 
 def error_text(error: BaseException, info: Any) -> str:
     """``Type: message`` and the traceback."""
-    trace = str(getattr(info, "traceback", "") or "")
-    return f"{text_of(error)}\n{trace}".rstrip()
+    trace = str(getattr(info, "traceback", "") or "").rstrip()
+    return f"{text_of(error)}\n{_named(trace, error)}".rstrip()
+
+
+def _named(trace: str, error: BaseException) -> str:
+    """A traceback that ends with the error's own class.
+
+    Celery passes on an error that cannot be pickled as the first of its bases that can, and says that one's
+    name: whoever reads it would give it to `retry_on`.
+    """
+    own, *bases = names_of(error)
+    message = text_of(error).removeprefix(f"{type(error).__name__}: ")
+    before, found, after = trace.rpartition(f": {message}")
+    lines, _, name = before.rpartition("\n")
+    if not found or after or name not in bases:
+        return trace
+    return f"{lines}\n{own}: {message}"
 
 
 def text_of(error: BaseException) -> str:

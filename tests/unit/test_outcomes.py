@@ -5,7 +5,9 @@ from __future__ import annotations
 from celery import states
 from celery.app.trace import TraceInfo, trace_ok_t
 from celery.exceptions import Reject, Retry
+from celery.utils.serialization import get_pickleable_exception
 
+from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.finish import Outcome
 from celery_sched.worker import outcomes
@@ -48,6 +50,19 @@ def test_a_failure_carries_its_names() -> None:
     rejected = outcomes.of(_traced(states.REJECTED, Reject("no", requeue=False)))
     assert isinstance(rejected, Outcome)
     assert ("rejected", "celery.exceptions.Reject") == (rejected.reason, rejected.exceptions[0])
+
+
+def test_a_traceback_ends_with_the_errors_own_class() -> None:
+    """Also where Celery could not pass on the error itself, and took one of its bases for it."""
+    error = InvalidValue("url", 5, "a text")
+    passed_on = get_pickleable_exception(error)
+    assert type(passed_on) is SchedulerError  # what this is about
+    text = outcomes.error_text(error, outcomes.info_of(passed_on))
+    assert text.startswith("InvalidValue: url 5 is refused: a text.\nTraceback")
+    assert text.endswith("\ncelery_sched.errors.InvalidValue: url 5 is refused: a text.")
+    for other in (ValueError("as it is"), ValueError()):  # nothing to put right
+        info = outcomes.info_of(other)
+        assert outcomes.error_text(other, info).endswith(f"\n{info.traceback.rstrip()}")
 
 
 def test_a_retry_says_why_it_was_asked_for() -> None:
