@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from celery import Celery
 
-from celery_sched.doctor import jobtypes, pools, processes, services
+from celery_sched.doctor import jobtypes, pools, processes, services, targets
 from celery_sched.doctor.findings import Finding, guarded
 from celery_sched.errors import DatabaseUnavailable, SchemaMismatch
 from celery_sched.model import JobDefinition
@@ -38,6 +38,7 @@ def examine(runtime: Runtime, app: Celery) -> list[Finding]:
         findings += guarded("clock", lambda: _clock(runtime))
         definitions = _definitions(runtime)
         findings += guarded("pools", lambda: pools.concurrency(runtime, definitions))
+        findings += guarded("notify", lambda: targets.unknown(runtime, definitions))
     findings += guarded("job types", lambda: jobtypes.types(runtime, definitions))
     broker = guarded("broker", lambda: services.broker(app))
     findings += broker

@@ -244,6 +244,19 @@ def test_an_exclusive_job_and_a_worker_that_cannot_kill(
         assert finding.message.startswith("job alone is exclusive, and celery@h would refuse it"), finding
 
 
+def test_targets_that_are_not_there(make: Make) -> None:
+    """The jobs that notify one, the target, and those there are; nothing of the others."""
+    ours, app = make()
+    for name, notify in (("a", "ops"), ("b", ["boss", "ops"]), ("c", "off"), ("d", None)):
+        Client(ours).add(name, task="t.ok", schedule="every 1h", notify=notify)
+    there = replace(ours, config=replace(ours.config, notify_targets={"boss": ("json://127.0.0.1",)}))
+    finding = the_one(examine(there, app))
+    assert ("warning", "notify") == (finding.level, finding.subject)
+    assert finding.message.startswith(
+        "'a', 'b' notify 'ops', which is not in sched_notify_targets here: there are boss."
+    )
+
+
 def test_nodes_that_are_gone_do_not_matter(make: Make) -> None:
     """A worker not seen for longer than a lease is no reason for a warning."""
     ours, app = make()
