@@ -150,7 +150,7 @@ def test_it_ran_and_did_not_succeed(make_stage: MakeStage, status: str) -> None:
         stage.scheduler.poll()
     over = "ran longer than its max_runtime (70 s)"
     words = {"failed": "", "timed_out": over, "lost": "gave no sign of life"}
-    shown = status.replace("_", " ")
+    shown = {"failed": "failed", "timed_out": "timed out", "lost": "was lost"}[status]
     why = said(stage, NOON + HOUR, Outcome.RAN, f"run {key.id} {shown}", words[status])
     assert [f"sched runs show {key.id}", f"sched retry {key.id}"] == list(why.next_steps)
 
@@ -475,6 +475,15 @@ def test_now_of_an_active_job(stage: Stage) -> None:
         stage.client.run("job")
     why = said(stage, "now", Outcome.WAITING, "is queued since", "3 more wait")
     assert 5 == why.text.count("is queued since")
+
+
+@pytest.mark.parametrize(("on", "how"), [(None, "runs by hand"), ("orders.*", "when an event comes")])
+def test_now_of_a_job_without_times(stage: Stage, on: str | None, how: str) -> None:
+    """It is not due again: what makes it run is in the answer."""
+    stage.client.add("job", task="t", schedule="none", on=on)
+    why = said(stage, "now", Outcome.FUTURE, "has no times", how)
+    assert ("sched run job",) == tuple(why.next_steps)
+    assert "due again" not in why.text
 
 
 def test_now_of_a_job_that_is_not_active(stage: Stage) -> None:

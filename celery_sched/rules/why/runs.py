@@ -52,7 +52,8 @@ def _of_status(facts: Facts, recorded: Recorded) -> Answer:
     if run.started_at is None:
         said = [f"run {run.id} is {_named(run.status)} and never started", *_reasons(recorded)]
         return Outcome.NOT_STARTED, said, [command("status"), *_retry(facts, run)]
-    said = [f"it ran: run {run.id} {_named(run.status)}{_where(facts, recorded)}"]
+    how = ("was " if run.status == RunStatus.LOST else "") + _named(run.status)
+    said = [f"it ran: run {run.id} {how}{_where(facts, recorded)}"]
     if run.finished_at is not None:
         said[0] += f" and took {length(run.finished_at - run.started_at)}"
     steps = [] if run.status == RunStatus.SUCCEEDED else _retry(facts, run)

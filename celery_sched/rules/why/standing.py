@@ -39,6 +39,10 @@ def _of_status(facts: Facts, job: Job) -> Answer:
     if facts.times is None:
         return unreadable(facts, job)
     waits = pending(facts)
+    if waits is None and facts.times.schedule.kind == "none":
+        how = "when an event comes, or by hand" if job.definition.on is not None else "by hand"
+        said = [f"the job is active; it has no times: it runs {how}"]
+        return Outcome.FUTURE, said, [command("run", job.name)]
     if waits is None:  # `after`, whose run is not over
         return Outcome.FUTURE, ["the job is active: it is due again when its run is over"], []
     outcome, said, steps = due(
