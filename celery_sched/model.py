@@ -353,8 +353,8 @@ class Run:
     """JSON text, at most 64 KiB."""
     parent_id: RunId | None = None
     """The run that it was made for: what it puts right, say."""
-    weight: int = 1
-    """Slots of its pool that it takes, or took."""
+    weight: int | None = 1
+    """Slots of its pool that it takes, or took; its job's weight when it was claimed: None before that."""
     concurrency_key: str | None = None
     """What its job's template made of its arguments."""
 

@@ -410,6 +410,6 @@ def from_row(row: Any) -> Run:
         error=row.error,
         result=row.result,
         parent_id=None if row.parent_id is None else RunId(row.parent_id),
-        weight=row.weight,
+        weight=None if row.dispatched_at is None else row.weight,
         concurrency_key=row.concurrency_key,
     )

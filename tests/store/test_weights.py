@@ -240,6 +240,7 @@ def test_a_weight_is_read_when_the_run_is_claimed(weighed: Bench) -> None:
     job = bench.scheduler.job("a")
     run = bench.client.run("a")
     bench.client.edit("a", weight=3)
+    assert run.weight is None  # nobody knows yet
     granted = {"default": [Candidate(run.id, job.id, 1)]}
     lost = bench.database.run(lambda tx, now: claim(tx, now, bench.config, granted, count_slots=False))
     assert ((), (run.id,)) == (lost.dispatches, lost.lost)
