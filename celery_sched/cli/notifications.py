@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from celery_sched.cli.access import actor, client_of, database_now
@@ -102,10 +105,17 @@ def show_command(ctx: click.Context, notification_id: int, as_json: bool) -> Non
         ("seen", "" if one.seen_at is None else instant(one.seen_at)),
     ]
     for name, sent in sorted(one.targets.items()):
-        lines.append((f"to {name}", " ".join(str(value) for value in sent.values())))
+        lines.append((f"to {name}", sent_how(sent)))
     print_table(ctx, ("field", "value"), [((key, "bold"), value) for key, value in lines if value])
     click.echo()
     click.echo(one.text)
+
+
+def sent_how(sent: Mapping[str, Any]) -> str:
+    """How it went to one target: ``sent (run ...)``, ``failed: no such target``."""
+    run = f" (run {sent['run']})" if sent.get("run") else ""
+    reason = f": {sent['reason']}" if sent.get("reason") else ""
+    return f"{sent['status']}{run}{reason}"
 
 
 @notifications_command.command("seen")

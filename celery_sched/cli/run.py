@@ -95,10 +95,16 @@ def retry_command(ctx: click.Context, run: str, wait: bool, timeout: str | None,
         print_json(run_json(again))
     else:
         click.echo(
-            f"{again.id} {again.status}: attempt {again.attempt} of {again.job}; it was {before.status}"
+            f"{again.id} {again.status}: attempt {again.attempt} of {again.job}; before, it {ended(before)}"
         )
     if not scheduler_alive(client):
         say(NO_SCHEDULER, colour="yellow")
+
+
+def ended(run: Run) -> str:
+    """How a run that is over ended, as a verb."""
+    verb = str(run.status).replace("_", " ")
+    return f"was {verb}" if run.status in (RunStatus.CANCELLED, RunStatus.LOST, RunStatus.SKIPPED) else verb
 
 
 def read_timeout(ctx: click.Context, wait: bool, timeout: str | None) -> float | None:

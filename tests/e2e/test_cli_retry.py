@@ -56,7 +56,7 @@ def test_attempts_are_shown_and_runs_retried(tmp_path: Path) -> None:
         assert ["status", "succeeded"] in lines and "not yet" in table.out
 
         again = deployment.sched("retry", run[:8])
-        assert (0, f"{run} queued: attempt 4 of third; it was succeeded\n") == (again.code, again.out)
+        assert (0, f"{run} queued: attempt 4 of third; before, it succeeded\n") == (again.code, again.out)
         wait_until(lambda: "succeeded" == _status(deployment, run), 30, "the fourth attempt")
         waited = deployment.sched("retry", run, "--wait", "--timeout", "60s", "--json")
         assert (0, 5, 5) == (waited.code, waited.json["attempt"], waited.json["result"])

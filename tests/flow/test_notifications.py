@@ -173,6 +173,8 @@ def test_the_list(make: Make, command: Callable[..., Result]) -> None:
     ]
     shown = command(shop, "notifications", "show", str(second)).stdout
     assert "so it is" in shown and "paused" in shown
+    run = shop.client.get_notification(first).targets["ops"]["run"]
+    assert f"to ops  sending (run {run})" in command(shop, "notifications", "show", str(first)).stdout
     assert "1 marked as seen\n" == command(shop, "notifications", "seen", str(second)).stdout
     unseen = json.loads(command(shop, "notifications", "--unseen", "--json").stdout)
     assert [first] == [one["id"] for one in unseen]
