@@ -11,7 +11,7 @@ from celery_sched.runtime import Runtime
 
 
 def unknown(runtime: Runtime, definitions: Sequence[JobDefinition]) -> list[Finding]:
-    """One finding for each such target. By the settings of this process, as a scheduler's should be the same."""
+    """One finding for each such target, by the settings of this process: schedulers should have the same."""
     known = runtime.config.notify_targets
     jobs_of: dict[str, list[str]] = {}
     for one in definitions:
