@@ -130,7 +130,8 @@ class Server:
         asked = bool(supervisor.stops)
         for child in () if asked else dead:
             supervisor.say(f"the {child.name} ended by itself ({ending(child)}): stopping", colour="red")
-        self._stop(scheduler, worker)
+        lost = f"its worker died: {ending(worker)}" if worker in dead and not asked else None
+        self._stop(scheduler, worker, lost)
         return asked
 
     def _start(self, name: str, *arguments: str) -> Child:
@@ -157,8 +158,11 @@ class Server:
         """Whether our scheduler and our worker have registered."""
         return {node.kind for node in self._own_nodes()} == {NodeKind.SCHEDULER, NodeKind.WORKER}
 
-    def _stop(self, scheduler: Child, worker: Child) -> None:
-        """Stop in the order in which nothing is lost: planning, then runs, then processes."""
+    def _stop(self, scheduler: Child, worker: Child, lost: str | None) -> None:
+        """Stop in the order in which nothing is lost: planning, then runs, then processes.
+
+        :param lost: why the worker's runs are lost: it died before anybody stopped it.
+        """
         supervisor = self.supervisor
         begun = time.monotonic()
         asked = supervisor.stops
@@ -181,7 +185,7 @@ class Server:
         killed = supervisor.sweep_up()
         if killed:
             supervisor.say(f"killed what did not end by itself: {', '.join(killed)}", colour="yellow")
-        self._abandon([node.id for node in nodes])
+        self._abandon([node.id for node in nodes], lost)
         supervisor.say(f"stopped, after {time.monotonic() - begun:.1f} s")
 
     def _own_nodes(self) -> list[Node]:
@@ -208,19 +212,23 @@ class Server:
             return 0
         return len(mine)
 
-    def _abandon(self, dead: list[NodeId]) -> None:
+    def _abandon(self, dead: list[NodeId], lost: str | None) -> None:
         """Settle what the dead processes left: nobody is carrying it out any more."""
         runtime = self.runtime
-        text = f"stopped by {ACTOR}: {REASON}"
+        text, status = lost, RunStatus.LOST
+        if text is None:
+            text, status = f"stopped by {ACTOR}: {REASON}", RunStatus.CANCELLED
         try:
-            left = runtime.database.run(lambda tx, now: abandon(tx, now, runtime.config, dead, text))
+            left = runtime.database.run(lambda tx, now: abandon(tx, now, runtime.config, dead, text, status))
         except SchedulerError as error:
             self.supervisor.say(f"{error}; the next scheduler settles what is left", colour="red")
             return
-        for pool, run in (*left.cancelled, *left.queued):
+        for pool, run in (*left.ended, *left.queued):
             runtime.slots.release(pool, [run])
-        if left.cancelled:
-            self.supervisor.say(f"cancelled what was running: {', '.join(run for _, run in left.cancelled)}")
+        if left.ended:
+            names = ", ".join(run for _, run in left.ended)
+            again = f" ({left.again} will be tried again)" if left.again else ""
+            self.supervisor.say(f"{status.value} while running: {names}{again}")
         if left.queued:
             self.supervisor.say(f"{len(left.queued)} runs had not started: they wait for the next start")
 

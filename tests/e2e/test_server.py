@@ -152,6 +152,19 @@ def test_a_process_that_dies_ends_the_server(deployment: Deployment) -> None:
         assert [] == deployment.processes()
 
 
+def test_runs_of_a_worker_that_dies_are_lost(deployment: Deployment) -> None:
+    """A worker that dies by itself was not stopped: its run is lost, and why is on record."""
+    with serving(deployment, "--no-flower") as server:
+        assert 0 == deployment.sched("run", "sleeper").code
+        wait_until(lambda: (deployment.folder / "sleeping").exists(), 30, "the job to start")
+        [(pid,)] = deployment.rows("SELECT pid FROM sched_node WHERE kind = 'worker'")
+        Process.kill_pid(pid)
+        assert 1 == server.popen.wait(timeout=30)
+        found = deployment.rows("SELECT status, reason FROM sched_run")
+        assert [("lost", "its worker died: signal 9")] == found, server.text()
+        assert [] == deployment.processes()
+
+
 def test_a_killed_server_takes_all_along(deployment: Deployment) -> None:
     """SIGKILL of the server leaves no scheduler and no worker behind."""
     with serving(deployment, "--no-flower") as server:

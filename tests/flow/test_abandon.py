@@ -12,11 +12,13 @@ import pytest
 
 from celery_sched import config as settings
 from celery_sched.model import JobDefinition, JobStatus, Node, NodeId, NodeKind, Overlap, RunKey, Source
+from celery_sched.rules.transitions import RunStatus
 from celery_sched.steps.abandon import abandon
 from celery_sched.steps.claim import claim
 from celery_sched.steps.plan import plan
 from celery_sched.steps.receive import receive
 from celery_sched.steps.start import Verdict, start
+from celery_sched.steps.stop import stop
 from celery_sched.store import apps, jobs, nodes, pools, queue, runs
 from celery_sched.store.engine import Database
 from celery_sched.store.tables import metadata
@@ -42,9 +44,9 @@ class World:
         self.database.run(lambda tx, now: nodes.register(tx, last_seen, node))
         return node_id
 
-    def claimed(self, name: str) -> RunKey:
+    def claimed(self, name: str, **policies: Any) -> RunKey:
         """A run of a new job of that name, claimed."""
-        definition = JobDefinition(name, "task", "every 1h", overlap=Overlap.SKIP)
+        definition = JobDefinition(name, "task", "every 1h", overlap=Overlap.SKIP, **policies)
 
         def work(tx: Any, now: datetime) -> RunKey:
             jobs.add(
@@ -64,22 +66,22 @@ class World:
 
         return self.database.run(work)
 
-    def received(self, name: str, node: NodeId) -> RunKey:
+    def received(self, name: str, node: NodeId, **policies: Any) -> RunKey:
         """A run that this node has received."""
-        key = self.claimed(name)
+        key = self.claimed(name, **policies)
         self.database.run(lambda tx, now: receive(tx, now, self.config, [key], node))
         return key
 
-    def running(self, name: str, node: NodeId) -> RunKey:
+    def running(self, name: str, node: NodeId, **policies: Any) -> RunKey:
         """A run that this node has started."""
-        key = self.received(name, node)
+        key = self.received(name, node, **policies)
         started = self.database.run(lambda tx, now: start(tx, now, self.config, key, node, "w@host"))
         assert Verdict.YOURS == started.verdict
         return key
 
-    def abandon(self, *dead: NodeId) -> Any:
+    def abandon(self, *dead: NodeId, status: RunStatus = RunStatus.CANCELLED) -> Any:
         """What the step did."""
-        return self.database.run(lambda tx, now: abandon(tx, now, self.config, dead, REASON))
+        return self.database.run(lambda tx, now: abandon(tx, now, self.config, dead, REASON, status))
 
     def status(self, key: RunKey) -> tuple[str, str | None]:
         """A run's status and its reason."""
@@ -110,10 +112,26 @@ def test_what_the_dead_were_running_is_cancelled(world: World) -> None:
     dead = world.node()
     keys = [world.running(name, dead) for name in ("one", "two")]
     done = world.abandon(dead)
-    assert {key.id for key in keys} == {run for _, run in done.cancelled}
+    assert {key.id for key in keys} == {run for _, run in done.ended}
     assert [("cancelled", REASON)] * 2 == [world.status(key) for key in keys]
     assert (None, 0) == (world.lock("one"), world.in_flight())
     assert () == tuple(world.database.read(lambda tx, now: nodes.every(tx, "app")))
+
+
+def test_what_a_worker_that_died_was_running_is_lost(world: World) -> None:
+    """The worker was not stopped, it died: its runs are lost, and tried again where their jobs say so."""
+    dead = world.node()
+    policies: dict[str, dict[str, Any]] = {"once": {}, "retried": {"retries": 1}, "queued": {"requeue": True}}
+    keys = {name: world.running(name, dead, **fields) for name, fields in policies.items()}
+    asked = world.running("asked", dead, retries=1)
+    world.database.run(lambda tx, now: stop(tx, now, asked.id, "ada", "enough"))
+    done = world.abandon(dead, status=RunStatus.LOST)
+    assert {key.id for key in (*keys.values(), asked)} == {run for _, run in done.ended}
+    assert 2 == done.again
+    assert ("lost", REASON) == world.status(keys["once"])
+    assert ["queued", "queued"] == [world.status(keys[name])[0] for name in ("retried", "queued")]
+    assert "cancelled" == world.status(asked)[0]
+    assert (None, 0) == (world.lock("retried"), world.in_flight())
 
 
 def test_what_had_not_started_waits_again(world: World) -> None:
@@ -147,7 +165,7 @@ def test_what_others_hold_stays(world: World) -> None:
     running, received = world.running("running", alive), world.received("received", alive)
     published = world.claimed("published")
     done = world.abandon(dead)
-    assert ((), ()) == (done.cancelled, done.queued)
+    assert ((), ()) == (done.ended, done.queued)
     statuses = [world.status(key)[0] for key in (running, received, published)]
     assert ["running", "dispatched", "dispatched"] == statuses
     assert (running.id, 3) == (world.lock("running"), world.in_flight())
