@@ -22,7 +22,7 @@ def unknown(runtime: Runtime, definitions: Sequence[JobDefinition]) -> list[Find
         Finding(
             "warning",
             "notify",
-            f"{', '.join(sorted(names))} notify {target!r}, which is not in sched_notify_targets here:"
+            f"{'job' if len(names) == 1 else 'jobs'} {', '.join(sorted(names))} would tell {target!r}, which is not in sched_notify_targets here:"
             f" {notify_settings.known(known)}. Add it to the settings, or edit notify.",
         )
         for target, names in sorted(jobs_of.items())

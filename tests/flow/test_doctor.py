@@ -253,7 +253,7 @@ def test_targets_that_are_not_there(make: Make) -> None:
     finding = the_one(examine(there, app))
     assert ("warning", "notify") == (finding.level, finding.subject)
     assert finding.message.startswith(
-        "'a', 'b' notify 'ops', which is not in sched_notify_targets here: there are boss."
+        "jobs 'a', 'b' would tell 'ops', which is not in sched_notify_targets here: there are boss."
     )
 
 
