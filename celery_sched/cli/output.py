@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from celery_sched.model import Job, Run
+    from celery_sched.model import Attempt, Job, Run
 
 WIDTH_OF_FILES = 1000
 """Columns of a table that goes into a file or a pipe: nothing is cut or wrapped, a row is a line."""
@@ -68,6 +68,18 @@ def run_json(run: Run) -> dict[str, Any]:
     row: dict[str, Any] = plain(run)
     row["result"] = result_value(run)
     return row
+
+
+def run_view_json(
+    run: Run, waits: str | None, earlier: Sequence[Attempt], put_right: Sequence[Run]
+) -> dict[str, Any]:
+    """A run with what it waits for, its earlier attempts and what puts it right."""
+    return {
+        **run_json(run),
+        "waits": waits,
+        "attempts": plain(earlier),
+        "put_right_by": [run_json(one) for one in put_right],
+    }
 
 
 def result_value(run: Run) -> Any:

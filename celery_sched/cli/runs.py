@@ -14,11 +14,11 @@ from celery_sched.cli.output import (
     json_option,
     local,
     local_and_distance,
-    plain,
     print_json,
     print_lines,
     print_table,
     run_json,
+    run_view_json,
     say,
     short,
 )
@@ -108,12 +108,7 @@ def show_command(ctx: click.Context, run: str, as_json: bool) -> None:
     waits = client.waits_for(found.id)
     put_right = client.put_right_by(found.id)
     if as_json:
-        more = {
-            "waits": waits,
-            "attempts": plain(earlier),
-            "put_right_by": [run_json(one) for one in put_right],
-        }
-        print_json({**run_json(found), **more})
+        print_json(run_view_json(found, waits, earlier, put_right))
         return
     now = database_now(ctx)
     lines = [*described(found, now), *([("waits", waits)] if waits else [])]

@@ -12,7 +12,7 @@ from tornado.web import authenticated
 
 from celery_sched.cli import preview
 from celery_sched.cli.backfill import backfill_json
-from celery_sched.cli.output import job_json, plain, run_json
+from celery_sched.cli.output import job_json, plain, run_view_json
 from celery_sched.dashboard import detail, look
 from celery_sched.dashboard.handlers import NO_NAME, answers
 from celery_sched.errors import NotFound, SchedulerError
@@ -66,9 +66,12 @@ class RunApi(Api):
     async def get(self, run_id: str) -> None:
         """One run."""
         work = partial(detail.run, self.capp, RunId(run_id))
-        await self.answer(
-            ("run", run_id), work, lambda found: {**run_json(found.run), "attempts": plain(found.earlier)}
-        )
+        await self.answer(("run", run_id), work, run_page_json)
+
+
+def run_page_json(found: detail.RunView) -> dict[str, Any]:
+    """A run as ``sched runs show --json`` has it."""
+    return run_view_json(found.run, found.waits, found.earlier, found.put_right_by)
 
 
 def job_view_json(found: detail.JobView) -> dict[str, Any]:

@@ -67,6 +67,8 @@ class RunView:
     has_job: bool
     put_right_by: Sequence[Run]
     """Runs of its job's ``on_lost`` task that were made for it."""
+    waits: str | None
+    """What it waits for, where it is queued and its time has come."""
 
 
 def job(app: Any, name: str) -> JobView:
@@ -122,9 +124,9 @@ def run(app: Any, run_id: RunId) -> RunView:
     client = Client(runtime)
     try:
         earlier, found = client.attempts(run_id), client.get_run(run_id)
-        put_right = client.put_right_by(run_id)
+        put_right, waits = client.put_right_by(run_id), client.waits_for(run_id)
         now, row = runtime.database.read(lambda tx, now: (now, jobs.get(tx, runtime.config.app, found.job)))
     except SQLAlchemyError as error:
         raise refused(error) from error
     zone = "UTC" if row is None else row.timezone
-    return RunView(now, found, earlier, zone, row is not None, put_right)
+    return RunView(now, found, earlier, zone, row is not None, put_right, waits)

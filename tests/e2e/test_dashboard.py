@@ -364,6 +364,22 @@ def test_many_jobs_come_in_pages_and_are_found(browser: Browser, site: Site) -> 
             site.client.delete(name)
 
 
+def test_a_run_that_waits_says_for_what(browser: Browser, site: Site) -> None:
+    """A queued run that cannot start yet: its page, the API and `sched runs show` say what it waits for."""
+    site.client.create_pool("closed", 0)
+    site.client.add("waiter", task="celery_sched.ping", schedule="none", pool="closed")
+    run = site.client.run("waiter")
+    try:
+        with opened(browser, site, f"/schedules/run/{run.id}") as page:
+            expect(page.locator("#sched-run-waits")).to_contain_text("pool 'closed'", timeout=PATIENCE)
+        shown = json.loads(site.ask(f"/api/schedules/run/{run.id}").text)
+        assert "pool 'closed'" in shown["waits"]
+        assert site.deployment.sched("runs", "show", run.id, "--json").json == shown
+    finally:
+        site.client.cancel(run.id)
+        site.client.delete("waiter")
+
+
 def test_the_api_speaks_as_the_command_line(site: Site, open_site: Site) -> None:
     """`GET /api/schedules` is `sched jobs --json`; without authentication it is closed as Flower's API is."""
     assert site.deployment.sched("jobs", "--json").json == json.loads(site.ask("/api/schedules").text)

@@ -61,6 +61,10 @@ def test_what_was_told_is_seen(browser: Browser, tmp_path: Any) -> None:
             rows = page.locator("#sched-notifications tbody tr")
             expect(rows).to_have_count(3)
             expect(rows.first).to_contain_text("job-2<b> is paused")
+            card = "document.querySelector('#sched-notifications').parentElement"
+            for width in (400, 1280):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert page.evaluate(f"{card}.scrollWidth <= {card}.clientWidth")
             rows.first.locator("summary").click()
             expect(rows.first.locator("pre")).to_contain_text("so <i>it</i> is")
             rows.first.get_by_role("button", name="Mark as seen: job-2<b> is paused").click()
