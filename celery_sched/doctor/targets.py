@@ -18,12 +18,12 @@ def unknown(runtime: Runtime, definitions: Sequence[JobDefinition]) -> list[Find
         for name in (one.notify or {}).get("to", ()):
             if name not in known:
                 jobs_of.setdefault(name, []).append(repr(one.name))
-    return [
-        Finding(
-            "warning",
-            "notify",
-            f"{'job' if len(names) == 1 else 'jobs'} {', '.join(sorted(names))} would tell {target!r}, which is not in sched_notify_targets here:"
-            f" {notify_settings.known(known)}. Add it to the settings, or edit notify.",
+    found = []
+    for target, names in sorted(jobs_of.items()):
+        jobs = f"{'job' if len(names) == 1 else 'jobs'} {', '.join(sorted(names))}"
+        text = (
+            f"{jobs} would tell {target!r}, which is not in sched_notify_targets here:"
+            f" {notify_settings.known(known)}. Add it there, or edit notify."
         )
-        for target, names in sorted(jobs_of.items())
-    ]
+        found.append(Finding("warning", "notify", text))
+    return found
