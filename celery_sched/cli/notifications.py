@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,10 @@ from celery_sched.cli.output import (
     say,
     short,
 )
-from celery_sched.model import Notification
+from celery_sched.model import NoticeStatus, Notification, RunId
+
+if TYPE_CHECKING:
+    from celery_sched.client import Client
 
 UNSEEN = "new"
 """Marks what nobody has seen."""
@@ -89,7 +92,8 @@ def is_unseen(one: Notification) -> bool:
 @click.pass_context
 def show_command(ctx: click.Context, notification_id: int, as_json: bool) -> None:
     """Show the text of one, and how it was sent to each target."""
-    one = client_of(ctx).get_notification(notification_id)
+    client = client_of(ctx)
+    one = client.get_notification(notification_id)
     if as_json:
         print_json(plain(one))
         return
@@ -105,16 +109,22 @@ def show_command(ctx: click.Context, notification_id: int, as_json: bool) -> Non
         ("seen", "" if one.seen_at is None else instant(one.seen_at)),
     ]
     for name, sent in sorted(one.targets.items()):
-        lines.append((f"to {name}", sent_how(sent)))
+        lines.append((f"to {name}", sent_how(client, sent)))
     print_table(ctx, ("field", "value"), [((key, "bold"), value) for key, value in lines if value])
     click.echo()
     click.echo(one.text)
 
 
-def sent_how(sent: Mapping[str, Any]) -> str:
-    """How it went to one target: ``sent (run ...)``, ``failed: no such target``."""
+def sent_how(client: Client, sent: Mapping[str, Any]) -> str:
+    """How it went to one target: ``sent (run ...)``, ``failed: no such target``; while it is tried, the last failure."""
     run = f" (run {sent['run']})" if sent.get("run") else ""
     reason = f": {sent['reason']}" if sent.get("reason") else ""
+    if run and sent["status"] == NoticeStatus.SENDING:
+        tried = client.attempts(RunId(sent["run"]))
+        if tried:
+            last = tried[-1]
+            why = (last.error or last.reason or "").strip().rpartition("\n")[2]
+            reason = f": attempt {last.attempt} {last.status}: {short(why, 200)}"
     return f"{sent['status']}{run}{reason}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,10 @@ from click.testing import CliRunner, Result
 from celery_sched import notify, secrets
 from celery_sched.cli import sched
 from celery_sched.errors import NotFound
-from celery_sched.model import NoticeKind
+from celery_sched.model import NoticeKind, RunId
 from celery_sched.notify import NotSent
-from celery_sched.store import notices
+from celery_sched.store import attempts, notices, runs
+from celery_sched.store.engine import Tx
 from celery_sched.testing import ManualScheduler
 from celery_sched.transport import embedded_broker, ensure_folders
 from tests.mailbox import PASSWORD, PATH, mail_server, webhook
@@ -184,6 +186,22 @@ def test_the_list(make: Make, command: Callable[..., Result]) -> None:
     assert 2 == command(shop, "notifications", "seen", "1", "--all").exit_code
     missing = command(shop, "notifications", "show", "999")
     assert 2 == missing.exit_code and "there is no notification 999" in missing.stderr
+
+
+def test_what_is_tried_again_says_why(make: Make, command: Callable[..., Result]) -> None:
+    """While a message is under way, the last attempt that failed is shown, with the end of its error."""
+    shop = make(ops="json://127.0.0.1:1")
+    key = note(shop, to=["ops"], on=["failure"])
+    shop.tell()
+    run = RunId(shop.client.get_notification(key).targets["ops"]["run"])
+
+    def fail(tx: Tx, now: datetime) -> None:
+        row = runs.find(tx, [run])[run]
+        attempts.keep(tx, [attempts.Ended(row, "failed", None, "Traceback\n  ...\nNotSent: refused", now)])
+
+    shop.database.run(fail)
+    shown = command(shop, "notifications", "show", str(key)).stdout
+    assert f"to ops  sending (run {run}): attempt 1 failed: NotSent: refused" in shown
 
 
 def test_trying_a_target(make: Make, command: Callable[..., Result]) -> None:
