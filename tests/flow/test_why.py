@@ -477,6 +477,15 @@ def test_now_of_an_active_job(stage: Stage) -> None:
     assert 5 == why.text.count("is queued since")
 
 
+def test_now_of_a_job_that_is_overdue(stage: Stage) -> None:
+    """That it missed its deadline is in the answer."""
+    stage.client.add("job", task="t", schedule="every 1h", must_succeed_by="2h")
+    assert "overdue" not in ask(stage, "now").text
+    late = update(job_table).values(overdue_since=NOON)
+    stage.database.run(lambda tx, now: tx.execute(late))
+    said(stage, "now", Outcome.FUTURE, "overdue", "2026-03-02 12:00:00", "must_succeed_by")
+
+
 @pytest.mark.parametrize(("on", "how"), [(None, "runs by hand"), ("orders.*", "when an event comes")])
 def test_now_of_a_job_without_times(stage: Stage, on: str | None, how: str) -> None:
     """It is not due again: what makes it run is in the answer."""

@@ -17,6 +17,9 @@ def of_now(facts: Facts) -> Answer:
     if job is None:
         return deleted(facts)
     outcome, said, steps = _of_status(facts, job)
+    if job.status is JobStatus.ACTIVE and job.overdue_since is not None:
+        since = moment(job.overdue_since, facts)
+        said.append(f"it is overdue: no run had succeeded by {since} (must_succeed_by)")
     for run in facts.active:
         said.append(_shown(run, facts))
         if run.status != "running":
