@@ -116,7 +116,7 @@ def show_command(ctx: click.Context, notification_id: int, as_json: bool) -> Non
 
 
 def sent_how(client: Client, sent: Mapping[str, Any]) -> str:
-    """How it went to one target: ``sent (run ...)``, ``failed: no such target``; under way: the last failure."""
+    """How it went to one target: ``sent (run ...)``, ``failed: no such target``; the last failure so far."""
     run = f" (run {sent['run']})" if sent.get("run") else ""
     reason = f": {sent['reason']}" if sent.get("reason") else ""
     if run and sent["status"] == NoticeStatus.SENDING:
