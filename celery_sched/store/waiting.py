@@ -32,7 +32,7 @@ def of(tx: Tx, now: datetime, job: Any, run_id: RunId) -> tuple[str | None, RunI
         pool = pools.every(tx, job.app).get(row.pool)
         # one that waits behind others, whose keys are full, may be next all the same
         waits = _for_slots(tx, now, job, row, pool)
-        if first is None or waits is None:
+        if first is None or (waits is None and pool is not None):
             return waits, None
     return f"behind run {first.id}, which is {first.status}", RunId(first.id)
 

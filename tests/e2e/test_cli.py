@@ -155,7 +155,7 @@ def test_a_pool_is_resized(migrated: Deployment) -> None:
         (["jobs", "add", "x", "--task", "t", "--schedule", "every 5m", "--priority", "10"], "9"),
         (["jobs", "add", " x", "--task", "t", "--schedule", "every 5m"], "name"),
         (["jobs", "add", "known", "--task", "t", "--schedule", "every 5m"], "known"),
-        (["jobs", "add", "x", "--task", "t"], "--schedule"),
+        (["jobs", "add", "x", "--task", "t"], "schedule None is refused: it must be given"),
         (["jobs", "edit", "known"], "--schedule"),
         (["jobs", "edit", "known", "--schedule", "every 0s"], "every 0s"),
         (["jobs", "show", "knwon"], "known"),

@@ -20,7 +20,7 @@ def test_two_polls_register_one_scheduler(bench: Bench) -> None:
     node = runtimes.this_process(node_id, APP, NodeKind.SCHEDULER, "beat", bench.clock(), {})
 
     def second(session: Database) -> bool:
-        presence = Presence(replace(bench.scheduler.runtime, database=session), node)
+        presence = Presence(replace(bench.scheduler.runtime, database=session), node, dict)
         seen = session.read(lambda tx, now: look(tx, now, bench.config, node_id))
         return presence.check(seen).registered
 
