@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import _state
 from hypothesis import settings
 
 from tests.private_server import Server, missing
@@ -119,6 +121,22 @@ def _heal_servers() -> Iterator[None]:
     yield
     for server in _started:
         server.heal()
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    """Celery's current app and the root logger are the process's: what one test does to them, no other sees.
+
+    An app is current from when it is made; a worker within the test's process sets the logger anew.
+    """
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    current, default = _state._tls.current_app, _state.default_app
+    yield
+    _state._set_current_app(current)
+    _state.set_default_app(default)
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])

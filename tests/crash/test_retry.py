@@ -185,7 +185,6 @@ def test_a_worker_dies_around_a_retry(
     doomed = world.worker("-c", "1")
     policy = {"retries": 5, "retry_delay": timedelta(seconds=0.2), "retry_jitter": False}
     run_id = world.run(task, *arguments, **policy)
-    wait_until(lambda: world.status(run_id) == "running", PATIENCE, "the first attempt to begin")
     wait_until(
         lambda: world.row(run_id).attempt > 1 or doomed.process.poll() is not None,
         PATIENCE,
