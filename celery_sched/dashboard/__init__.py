@@ -15,7 +15,7 @@ def install() -> None:
     from flower import urls
     from tornado.web import url
 
-    from celery_sched.dashboard import api, handlers, notifications
+    from celery_sched.dashboard import api, events, handlers, notifications
     from celery_sched.dashboard.pages import PageLoader
 
     if any(getattr(rule, "name", None) == handlers.JOBS for rule in urls.handlers):
@@ -30,6 +30,8 @@ def install() -> None:
             notifications.NotificationsPage,
             name=notifications.NOTIFICATIONS,
         ),
+        url(r"/schedules/list/events", events.EventsPage, name=events.EVENTS),
+        url(r"/schedules/list/deliveries", events.DeliveriesPage, name=events.DELIVERIES),
         url(r"/schedules/(.+)", handlers.JobPage, name=handlers.JOB),
         url(r"/api/schedules", api.JobsApi, name=api.API),
         url(r"/api/schedules/run/([0-9a-f-]{36})", api.RunApi, name=api.RUN_API),

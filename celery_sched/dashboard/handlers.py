@@ -135,7 +135,7 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
         try:
             message = await answers.once(partial(work, action, self.user()))
         except SchedulerError as error:
-            code = {NotFound: 404, RunRefused: 409}.get(type(error), 503)
+            code = {NotFound: 404, RunRefused: 409, look.NotNow: 409}.get(type(error), 503)
             message = str(error)
         logger.info("%s of %s by %s: %s", action, what, self.user(), message)
         if "application/json" in self.request.headers.get("Accept", ""):
@@ -146,6 +146,19 @@ class Page(BaseHandler):  # type: ignore[misc]  # Flower has no types
         else:
             self.set_status(code)
             self.show("refused", message=message, what=what, back=back)
+
+    async def look_up(self, key: Hashable, work: Callable[[], T]) -> tuple[T | None, str]:
+        """What the page shows, or None and why there is nothing: the database cannot be read now (503).
+
+        :raises HTTPError: 404: there is no such job or run.
+        """
+        try:
+            return await answers.of(key, work), ""
+        except NotFound as error:
+            raise HTTPError(404, "%s", str(error)) from error
+        except SchedulerError as error:
+            self.set_status(503)
+            return None, str(error)
 
     def address(self, name: str) -> str:
         """The address of a job's page."""
@@ -190,14 +203,8 @@ class JobsPage(Page):
         text = self.get_query_argument("q", "")[:200]
         page = self.get_query_argument("page", "1")
         number = int(page) if page.isascii() and page.isdigit() and len(page) < 9 else 1
-        found, problem = None, ""
-        try:
-            found = await answers.of(
-                ("jobs", self.capp, text, number), partial(look.overview, self.capp, text, number)
-            )
-        except SchedulerError as error:
-            problem = str(error)
-            self.set_status(503)
+        key = ("jobs", self.capp, text, number)
+        found, problem = await self.look_up(key, partial(look.overview, self.capp, text, number))
         self.show("jobs", found=found, problem=problem, text=text)
 
 
@@ -213,14 +220,7 @@ class JobPage(Page):
     async def get(self, path: str) -> None:
         """The job's page."""
         name = self.job_name(path)
-        found, problem = None, ""
-        try:
-            found = await answers.of(("job", self.capp, name), partial(detail.job, self.capp, name))
-        except NotFound as error:
-            raise HTTPError(404, "%s", str(error)) from error
-        except SchedulerError as error:
-            problem = str(error)
-            self.set_status(503)
+        found, problem = await self.look_up(("job", self.capp, name), partial(detail.job, self.capp, name))
         self.show("job", found=found, problem=problem, name=name)
 
     @authenticated
@@ -237,16 +237,8 @@ class RunPage(Page):
     @authenticated
     async def get(self, run_id: str) -> None:
         """The run's page."""
-        found, problem = None, ""
-        try:
-            found = await answers.of(
-                ("run", self.capp, run_id), partial(detail.run, self.capp, RunId(run_id))
-            )
-        except NotFound as error:
-            raise HTTPError(404, "%s", str(error)) from error
-        except SchedulerError as error:
-            problem = str(error)
-            self.set_status(503)
+        key = ("run", self.capp, run_id)
+        found, problem = await self.look_up(key, partial(detail.run, self.capp, RunId(run_id)))
         self.show("run", found=found, problem=problem, run_id=run_id)
 
     @authenticated

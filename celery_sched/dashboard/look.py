@@ -32,6 +32,10 @@ class Unavailable(SchedulerError):
     """There is no database, or it refused; the message says which, and what to do."""
 
 
+class NotNow(SchedulerError):
+    """What a button asks for cannot be done with what it is about, as that stands."""
+
+
 @dataclass(frozen=True)
 class JobLine:
     """A job with its newest runs and those that are not finished."""

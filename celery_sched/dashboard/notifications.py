@@ -11,9 +11,8 @@ from typing import Any
 from tornado.web import HTTPError, authenticated
 
 from celery_sched.client import Client
-from celery_sched.dashboard.handlers import Page, answers
+from celery_sched.dashboard.handlers import Page
 from celery_sched.dashboard.look import ready, refused
-from celery_sched.errors import SchedulerError
 from celery_sched.model import NoticeStatus, Notification
 from celery_sched.store import notices
 from celery_sched.store.engine import SQLAlchemyError, Tx
@@ -75,12 +74,8 @@ class NotificationsPage(Page):
     async def get(self) -> None:
         """All of them, or with ``?unseen=1`` what nobody has seen."""
         unseen = bool(self.get_query_argument("unseen", ""))
-        found, problem = None, ""
-        try:
-            found = await answers.of(("notifications", self.capp, unseen), partial(told, self.capp, unseen))
-        except SchedulerError as error:
-            problem = str(error)
-            self.set_status(503)
+        key = ("notifications", self.capp, unseen)
+        found, problem = await self.look_up(key, partial(told, self.capp, unseen))
         address = self.reverse_url(NOTIFICATIONS)
         self.show(
             "notifications", found=found, problem=problem, unseen=unseen, is_unseen=is_unseen, here=address

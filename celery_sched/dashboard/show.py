@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from celery_sched.cli.events import told
 from celery_sched.cli.jobs import calendars, when
 from celery_sched.cli.output import distance, plain, short
 from celery_sched.cli.preview import Shown, local_text
@@ -18,6 +19,8 @@ from celery_sched.model import (
     Attempt,
     Backfill,
     BackfillStatus,
+    DeliveryStatus,
+    Event,
     Job,
     JobDefinition,
     JobStatus,
@@ -57,9 +60,15 @@ LOOKS: Mapping[str, Look] = {
     BackfillStatus.DONE: Look("success", "✓"),
     NoticeStatus.SENT: Look("success", "✓"),
     NoticeStatus.SENDING: Look("info", "▶"),
+    DeliveryStatus.PENDING: Look("secondary", "…"),
+    DeliveryStatus.TAKEN: Look("info", "▶"),
+    DeliveryStatus.DELIVERED: Look("success", "✓"),
+    DeliveryStatus.DEAD: Look("danger", "✕"),
+    DeliveryStatus.DROPPED: Look("warning", "–"),
     ATTEMPT_RETRY: Look("warning", "↻"),
 }
 SHOWN_REASON = 120
+SHOWN_TEXT = 60
 FIRST_JOB = """\
 from celery_sched import job
 
@@ -231,6 +240,18 @@ def attempts(run: Run, earlier: Sequence[Attempt]) -> list[Tried]:
     ]
     latest = (run.status, run.reason, run.worker, run.started_at, run.finished_at, run.error)
     return [Tried(run.attempt, *latest), *before]
+
+
+def clipped(text: str | None) -> str:
+    """What anybody may have written, at its beginning."""
+    return short(text or "", SHOWN_TEXT)
+
+
+def came_of(event: Event) -> str:
+    """What came of an event: ``2 delivered, 1 dead``."""
+    if event.fanned_out_at is None:
+        return "waits to be handed out"
+    return told(event.deliveries) if event.deliveries else "no job wanted it"
 
 
 def percent(finished: int, total: int) -> int:

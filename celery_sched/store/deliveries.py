@@ -214,6 +214,7 @@ def newest(
     *,
     job_id: JobId | None = None,
     status: str | None = None,
+    event_id: int | None = None,
     match: Any = None,
     limit: int = 100,
 ) -> list[Delivery]:
@@ -227,6 +228,8 @@ def newest(
         statement = statement.where(delivery.c.job_id == job_id)
     if status is not None:
         statement = statement.where(delivery.c.status == status)
+    if event_id is not None:
+        statement = statement.where(delivery.c.event_id == event_id)
     if match is not None:
         statement = statement.where(match)
     order = (delivery.c.created_at.desc(), delivery.c.event_id.desc(), delivery.c.id)

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.e2e.deployment import Deployment
 from tests.e2e.launch import start
 from tests.e2e.scale import SCALED
 from tests.e2e.site import Kind, MakeSite, Site, Start
+from tests.private_server import CHROMIUM
 
 pytest.register_assert_rewrite(
     "tests.e2e.measurements",
@@ -24,6 +26,20 @@ pytest.register_assert_rewrite(
 )
 CALM = replace(SCALED, lease=15)
 """For tests of times, not of leases: a busy machine does not run into the sessions' time-outs (a third)."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    program = CHROMIUM.find()
+    if program is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium, or script/services")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield found
+        found.close()
 
 
 @pytest.fixture

@@ -11,34 +11,20 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from celery_sched.model import JobStatus
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import audit, schema
 from tests.e2e.deployment import Deployment
 from tests.e2e.flower_site import PATIENCE, Site, client_of, flower, opened, row
-from tests.private_server import CHROMIUM, wait_until
+from tests.private_server import wait_until
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.browser
 MARKUP = '<b>&"x'
 STRANGE = [MARKUP, "berichte/täglich", "a/../b", "..", "-", "100% #?;&=+ \\ 'q'"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    program = CHROMIUM.find()
-    if program is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium, or script/services")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from celery_sched.model import NoticeKind
 from celery_sched.store import notices
 from tests.e2e.deployment import Deployment
 from tests.e2e.flower_site import PATIENCE, flower, opened
-from tests.private_server import CHROMIUM
 
 pytestmark = pytest.mark.browser
 PAGE = "/schedules/list/notifications"
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    program = CHROMIUM.find()
-    if program is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium, or script/services")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield found
-        found.close()
 
 
 def test_what_was_told_is_seen(browser: Browser, tmp_path: Any) -> None:
