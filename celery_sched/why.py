@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_sched.config import Config
 from celery_sched.errors import InvalidValue
-from celery_sched.model import Job, JobDefinition, Overlap, Run, RunId, Source
+from celery_sched.model import Job, JobDefinition, JobId, Overlap, Run, RunId, Source
 from celery_sched.rules import why as rules
 from celery_sched.rules.definition import checked
 from celery_sched.rules.identity import occurrence_key
@@ -19,7 +19,19 @@ from celery_sched.rules.transitions import RunStatus
 from celery_sched.rules.upcoming import TIMES, jitter_for, jitter_of, remedy
 from celery_sched.rules.why import Act, Asked, Facts, GapSeen, Recorded, Slots, Why
 from celery_sched.rules.why.asked import MINUTE
-from celery_sched.store import apps, gaps, history, job_forms, jobs, on_lost, pools, queue, runs, waiting
+from celery_sched.store import (
+    apps,
+    deliveries,
+    gaps,
+    history,
+    job_forms,
+    jobs,
+    on_lost,
+    pools,
+    queue,
+    runs,
+    waiting,
+)
 from celery_sched.store.engine import Row, Tx
 
 MOST_ACTIVE = 5
@@ -79,6 +91,9 @@ def look_why(
             paused=_last([act for act in acts if act.at <= at], "pause"),
             active=[runs.from_row(one) for one in active],
             active_count=active_count,
+            deliveries=(
+                {} if job is None or not asked.is_now else deliveries.counts(tx, config.app, JobId(job.id))
+            ),
             put_right_by=[] if recorded is None else on_lost.of_run(tx, config.app, RunId(recorded.run.id)),
             last_end=None if job is None else history.last_end(tx, config.app, name),
         )

@@ -169,14 +169,15 @@ def _short(reason: str | None) -> str | None:
     return None if reason is None else reason[:1000]
 
 
-def counts(tx: Tx, app: str) -> dict[str, int]:
-    """How many wait, and how many are dead."""
+def counts(tx: Tx, app: str, job_id: JobId | None = None) -> dict[str, int]:
+    """How many wait, are taken, and are dead: of all jobs, or of one."""
     wanted = [S.PENDING.value, S.TAKEN.value, S.DEAD.value]
-    rows = tx.execute(
-        select(delivery.c.status, func.count())
-        .where(delivery.c.app == app, delivery.c.status.in_(wanted))
-        .group_by(delivery.c.status)
+    statement = select(delivery.c.status, func.count()).where(
+        delivery.c.app == app, delivery.c.status.in_(wanted)
     )
+    if job_id is not None:
+        statement = statement.where(delivery.c.job_id == job_id)
+    rows = tx.execute(statement.group_by(delivery.c.status))
     return {status: int(count) for status, count in rows}
 
 

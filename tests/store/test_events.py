@@ -385,6 +385,7 @@ def test_a_paused_job_s_events_wait(bench: Bench) -> None:
     bench.client.publish("numbers", 1)
     assert [] == carried(bench, 3)
     assert ({"pending": 1}, {}) == (statuses(bench, "paused"), statuses(bench, "off"))
+    assert "Deliveries of events that wait for a run: 1." in bench.client.why("paused", "now").text
     bench.client.resume("paused")
     assert [1] == carried(bench, 3)
 
@@ -439,6 +440,9 @@ def test_dead_letters(bench: Bench) -> None:
     reason = f"run {run.id} is failed: given up after 1 retry; ValueError: no such number"
     assert reason == dead.reason
     assert (1, True) == (bench.client.status().deliveries_dead, dead.finished_at is not None)
+    why = bench.client.why("job", "now")
+    assert "Deliveries that are dead, whose runs failed as often as they may: 1." in why.text
+    assert "sched deliveries --job job --status dead" == why.next_steps[-1]
     done = bench.client.retry_deliveries([dead.id])
     assert ((dead.id,), ()) == (done.done, done.refused)
     assert {"taken": 1} == statuses(bench)

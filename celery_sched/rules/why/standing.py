@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_sched.model import Job, JobStatus, Run
+from celery_sched.model import DeliveryStatus, Job, JobStatus, Run
 from celery_sched.rules.why.nothing import deleted, due, inactive, unreadable
 from celery_sched.rules.why.runs import Answer
 from celery_sched.rules.why.times import pending
@@ -27,6 +27,9 @@ def of_now(facts: Facts) -> Answer:
     more = facts.active_count - len(facts.active)
     if more > 0:
         said.append(f"{more} more {'wait' if more > 1 else 'waits'}")
+    said += _of_events(facts)
+    if facts.deliveries.get(DeliveryStatus.DEAD):
+        steps = [*steps, command("deliveries", "--job", job.name, "--status", "dead")]
     if outcome is Outcome.FUTURE and facts.active:
         outcome = _UNDER_WAY[facts.active[0].status]
     return outcome, said, steps
@@ -52,6 +55,17 @@ def _of_status(facts: Facts, job: Job) -> Answer:
         facts, job, waits, f"the job is active, and its next occurrence is {local(waits, facts)}"
     )
     return outcome, said, steps
+
+
+def _of_events(facts: Facts) -> list[str]:
+    """What events want of it, apart from what its runs carry already."""
+    said = []
+    waiting, dead = (facts.deliveries.get(one, 0) for one in (DeliveryStatus.PENDING, DeliveryStatus.DEAD))
+    if waiting:
+        said.append(f"deliveries of events that wait for a run: {waiting}")
+    if dead:
+        said.append(f"deliveries that are dead, whose runs failed as often as they may: {dead}")
+    return said
 
 
 def _shown(run: Run, facts: Facts) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -123,6 +123,8 @@ class Facts:
     active: Sequence[Run] = ()
     """Its runs that are not finished, those under way first; the first few of ``active_count``."""
     active_count: int = 0
+    deliveries: Mapping[str, int] = field(default_factory=dict)
+    """How many deliveries of events it has, by status, in answer to ``now``."""
     put_right_by: Sequence[Run] = ()
     """Runs of its `on_lost` task that were made for the run."""
     last_end: datetime | None = None
