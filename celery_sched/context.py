@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from celery_sched.errors import SchedulerError
+
+EVENTS = ("event", "events")
+"""Arguments that a run which an event started has beside the job's own."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,18 @@ def heartbeat() -> bool:
     """:meth:`Context.heartbeat` of the run that is being carried out; outside of one it does nothing."""
     ctx = current.get()
     return True if ctx is None else ctx.heartbeat()
+
+
+def wanted_by(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """These arguments, without the events of the run where the function has no parameter for them.
+
+    So any task can be run when an event comes, whether or not it asks which.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of something in C: nobody knows
+        return dict(kwargs)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {
+        key: value for key, value in kwargs.items() if key not in EVENTS or takes_any or key in parameters
+    }

@@ -24,12 +24,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from celery_sched import secrets
 from celery_sched.config import Config
-from celery_sched.context import Context
+from celery_sched.context import EVENTS, Context
 from celery_sched.jobtypes import options
 
 C = TypeVar("C")
-EVENTS = ("event", "events")
-"""Arguments that a run which an event started has beside the job's own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from celery_sched import context
 from celery_sched.config import Config
 from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.jobtypes import connections
@@ -94,7 +95,8 @@ class TaskCall(JobType[TaskConfig]):
                 return {"called": False, "why": "the query gave no row"}
             kwargs |= {"rows": rows} if config.pass_rows is Rows.ROWS else rows[0]
         if ctx.event is not None:
-            kwargs["events" if isinstance(ctx.event, list) else "event"] = ctx.event
+            event = {"events" if isinstance(ctx.event, list) else "event": ctx.event}
+            kwargs |= context.wanted_by(called.run, event)
         began = time.monotonic()
         result = called(*config.args, **kwargs)
         return {"called": True, "result": result, "seconds": round(time.monotonic() - began, 3)}

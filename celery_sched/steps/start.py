@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_sched.config import Config
-from celery_sched.model import JobId, NodeId, RunKey
+from celery_sched.model import JobId, NodeId, RunKey, Trigger
 from celery_sched.rules import limits
 from celery_sched.rules.transitions import RunStatus
 from celery_sched.store import beats, jobs, runs
@@ -39,6 +39,7 @@ class Started:
     deadline_at: datetime | None = None
     hops: int = 0
     exclusive: bool = False
+    of_event: bool = False
 
 
 def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, worker_name: str) -> Started:
@@ -83,6 +84,7 @@ def start(tx: Tx, now: datetime, config: Config, key: RunKey, node: NodeId, work
         deadline_at=deadline,
         hops=row.hops,
         exclusive=bool(row.exclusive),
+        of_event=row.trigger_kind == Trigger.EVENT,
     )
 
 

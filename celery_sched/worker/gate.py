@@ -75,6 +75,8 @@ class Gate:
         if started.verdict != Verdict.YOURS:
             return outcomes.ignored()
         failpoint("start:committed")
+        if started.of_event:
+            kwargs = context.wanted_by(self._task.run, kwargs)
         call = (uuid, args, kwargs, request)
         refused = exclusive.refusal(keeper, started, asked_at) if started.exclusive else None
         if refused is not None:

@@ -31,6 +31,14 @@ def waits(event: dict[str, Any]) -> str:
     return str(event["payload"])
 
 
+@shared_task(name="events.asks_nothing", bind=True, max_retries=1)
+def asks_nothing(self: Any, n: int) -> int:
+    """Takes no event; fails at first, and asks Celery for a retry."""
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return n
+
+
 @job(on="unused", name="publishing")
 def publishes(ctx: celery_sched.Context, event: dict[str, Any]) -> Any:
     """Publishes by its context, and by the public function, which finds the run it is in."""

@@ -90,3 +90,22 @@ def test_a_body_publishes(world: World, scheduler: ManualScheduler) -> None:
     assert expected == [
         (event.topic, event.payload, event.key, event.hops, event.run_id) for event in (first, second, third)
     ]
+
+
+def test_a_task_that_does_not_ask_which_event(world: World, scheduler: ManualScheduler) -> None:
+    """It is run without it, at Celery's own retry too; so is a task that the type ``task`` calls."""
+    world.worker("-c", "1")
+    client = scheduler.client
+    client.add("plain", task="events.asks_nothing", on="numbers", kwargs={"n": 3})
+    configured = {"task": "celery_sched.ping", "kwargs": {}}
+    client.add("typed", task="celery_sched.task", on=["numbers"], kwargs=configured)
+    client.publish("numbers", 7)
+
+    def delivered() -> bool:
+        scheduler.poll()
+        found = statuses(client)
+        assert "dead" not in found, [run.error for run in client.runs()]
+        return found == ["delivered", "delivered"]
+
+    wait_until(delivered, PATIENCE, "both to succeed")
+    assert {"plain": "3"}.items() <= {run.job: run.result for run in client.runs()}.items()
