@@ -204,7 +204,7 @@ def test_one_that_is_cancelled_has_its_grace(make_world: MakeWorld) -> None:
     assert "cleaned" in world.marks()
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
 def test_a_pool_that_cannot_kill_refuses_it(make_world: MakeWorld, pool: str) -> None:
     """The run fails before its body begins, and says what to do; other jobs run there."""
     world = make_world()

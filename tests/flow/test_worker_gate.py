@@ -31,7 +31,7 @@ MakeWorld = Callable[..., World]
 
 
 @pytest.mark.parametrize("setup", ["early", "late"])
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_every_kind_of_task_passes_the_gate_once(make_world: MakeWorld, pool: str, setup: str) -> None:
     """Each kind of task runs with a current claim and not with a stale one, whenever setup() was called."""
     world = make_world()

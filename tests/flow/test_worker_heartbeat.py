@@ -37,7 +37,7 @@ def count_writes(folder: Path) -> Callable[[], int]:
     return count
 
 
-@pytest.mark.parametrize("options", [("-c", "1"), ("-P", "threads", "-c", "2"), ("-P", "solo")])
+@pytest.mark.parametrize("options", [("-c", "1"), ("-P", "threads", "-c", "2"), ("-P", "solo"), ("-P", "gevent", "-c", "2")])
 def test_heartbeats_keep_a_run_beyond_max_runtime(make_world: MakeWorld, options: tuple[str, ...]) -> None:
     """In every pool a run that sends them goes on where a silent one would be over, and keeps its lease."""
     world = make_world(sched_max_runtime=2, sched_heartbeat_timeout=4)
@@ -167,7 +167,7 @@ def test_a_soft_limit_around_the_body_harms_nothing(make_world: MakeWorld, broke
     assert 0 == world.late_settlers()
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
 def test_a_pool_without_soft_limits_says_so_once(make_world: MakeWorld, pool: str) -> None:
     """A warning names the job and the limit, the first time it runs there."""
     world = make_world()

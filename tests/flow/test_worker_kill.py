@@ -186,7 +186,7 @@ def test_a_task_class_with_a_request_of_its_own_is_settled_too(make_world: MakeW
 
 
 @pytest.mark.parametrize("how", ["memory", "sysexit"])
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
 def test_threads_and_solo_survive_such_bodies(make_world: MakeWorld, pool: str, how: str) -> None:
     """Out of memory or sys.exit() in a body fails its run and nothing else."""
     world = make_world(sched_lease=60)
@@ -196,7 +196,7 @@ def test_threads_and_solo_survive_such_bodies(make_world: MakeWorld, pool: str, 
     assert worker.process.poll() is None
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
 def test_threads_and_solo_cannot_be_killed_but_are_told(make_world: MakeWorld, pool: str) -> None:
     """An overdue body in a thread sees ``ctx.lost``; a warning names the run; the sweep settles it."""
     world = make_world(sched_max_runtime=2)

@@ -36,7 +36,7 @@ def test_a_worker_tells_what_it_consumes(make_world: MakeWorld) -> None:
     wait_until(lambda: read()[0].last_seen > node.last_seen, 20, "a sign of life")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 @pytest.mark.parametrize("broker", ["files", "redis"])
 def test_a_warm_stop_keeps_leases_until_the_tasks_have_ended(
     make_world: MakeWorld, broker: str, pool: str
