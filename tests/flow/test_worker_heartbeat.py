@@ -37,7 +37,9 @@ def count_writes(folder: Path) -> Callable[[], int]:
     return count
 
 
-@pytest.mark.parametrize("options", [("-c", "1"), ("-P", "threads", "-c", "2"), ("-P", "solo"), ("-P", "gevent", "-c", "2")])
+@pytest.mark.parametrize(
+    "options", [("-c", "1"), ("-P", "threads", "-c", "2"), ("-P", "solo"), ("-P", "gevent", "-c", "2")]
+)
 def test_heartbeats_keep_a_run_beyond_max_runtime(make_world: MakeWorld, options: tuple[str, ...]) -> None:
     """In every pool a run that sends them goes on where a silent one would be over, and keeps its lease."""
     world = make_world(sched_max_runtime=2, sched_heartbeat_timeout=4)
