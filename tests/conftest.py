@@ -127,15 +127,13 @@ def _heal_servers() -> Iterator[None]:
 def _as_found() -> Iterator[None]:
     """Celery's current app and the root logger are the process's: what one test does to them, no other sees.
 
-    An app is current from when it is made; a worker within the test's process sets the logger anew, and
-    that nobody may wait for a result here.
+    An app is current from when it is made; a worker within the test's process sets the logger anew.
     """
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     current, default = _state._tls.current_app, _state.default_app
-    blocks = _state.task_join_will_block()
+    _state._set_task_join_will_block(False)  # tasks called in two threads at once can leave it set
     yield
-    _state._set_task_join_will_block(blocks)
     _state._set_current_app(current)
     _state.set_default_app(default)
     root.setLevel(level)
