@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -11,8 +10,6 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     Double,
     Index,
     Integer,
@@ -25,45 +22,9 @@ from sqlalchemy import (
     text,
     true,
 )
-from sqlalchemy.dialects import mysql
-from sqlalchemy.types import TypeDecorator
 
 from celery_sched.rules.transitions import HELD, TERMINAL
-
-
-class Instant(TypeDecorator[datetime]):
-    """An instant, in UTC and to the microsecond, whatever the session's time zone.
-
-    PostgreSQL keeps ``timestamptz``; MariaDB and SQLite keep UTC digits. A naive value from the driver
-    is UTC, never local; a naive value given to us is a bug and is refused.
-    """
-
-    impl = DateTime
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> Any:
-        if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
-        return dialect.type_descriptor(DateTime(timezone=dialect.name == "postgresql"))
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a naive datetime cannot be stored: {value!r}")
-        value = value.astimezone(UTC)
-        return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-# 64 KiB results and tracebacks pass MariaDB's TEXT (65,535 bytes) once escaped
-LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
-# SQLite makes only INTEGER PRIMARY KEY a rowid
-BigId = BigInteger().with_variant(Integer(), "sqlite")
+from celery_sched.store.columns import BigId, Instant, LongText
 
 metadata = MetaData(
     naming_convention={

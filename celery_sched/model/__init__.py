@@ -1,0 +1,68 @@
+"""The things the scheduler speaks of, as frozen values. No I/O, no Celery, no SQL."""
+
+from __future__ import annotations
+
+from celery_sched.model.events import Delivery, Event, Notification
+from celery_sched.model.jobs import Job, JobDefinition, Pool
+from celery_sched.model.kinds import (
+    BackfillId,
+    BackfillStatus,
+    Backoff,
+    DayMode,
+    DeliveryStatus,
+    Dst,
+    EventId,
+    JobId,
+    JobStatus,
+    Misfire,
+    NodeId,
+    NodeKind,
+    NoticeKind,
+    NoticeStatus,
+    OnExcluded,
+    Overlap,
+    Reprocess,
+    RunId,
+    Source,
+    Token,
+    Trigger,
+)
+from celery_sched.model.runs import Attempt, Backfill, BackfillPreview, Dispatch, ManualRun, Node, Run, RunKey
+
+__all__ = [
+    "Attempt",
+    "Backfill",
+    "BackfillId",
+    "BackfillPreview",
+    "BackfillStatus",
+    "Backoff",
+    "DayMode",
+    "Delivery",
+    "DeliveryStatus",
+    "Dispatch",
+    "Dst",
+    "Event",
+    "EventId",
+    "Job",
+    "JobDefinition",
+    "JobId",
+    "JobStatus",
+    "ManualRun",
+    "Misfire",
+    "Node",
+    "NodeId",
+    "NodeKind",
+    "NoticeKind",
+    "NoticeStatus",
+    "Notification",
+    "OnExcluded",
+    "Overlap",
+    "Pool",
+    "Reprocess",
+    "Run",
+    "RunId",
+    "RunKey",
+    "Source",
+    "Token",
+    "Trigger",
+]
