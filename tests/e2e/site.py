@@ -15,13 +15,14 @@ import psutil
 from celery import Celery
 from pytest_celery import CeleryTestCluster, CeleryTestWorker, CeleryWorkerCluster
 
-from celery_sched import config, runtime
+from celery_sched import config
 from celery_sched.client import Client
 from celery_sched.model import Run
 from celery_sched.store import schema
 from celery_sched.transport import embedded_broker, embedded_result_backend, ensure_folders
 from tests.e2e.nodes import NodeFailed, SchedulerNode, wait_until
 from tests.e2e.scale import Scale
+from tests.patient import patient
 from tests.private_server import Server
 from tests.servers import RedisServer
 
@@ -80,7 +81,7 @@ class Site:
             **(self._embedded() if kind == "embedded" else self._servers()),
             **settings,
         }
-        self.runtime = runtime.make(
+        self.runtime = patient(
             config.load({k: v for k, v in self.settings.items() if k.startswith("sched_")}, "shop", {})
         )
         schema.upgrade(self.runtime.config.database_url)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from celery import Celery
 
-from celery_sched import runtime
+from celery_sched import config
 from celery_sched.model import Dispatch, JobDefinition, NodeKind, Overlap, Run, RunId, Source
 from celery_sched.rules.fitting import Candidate
 from celery_sched.steps.claim import claim
@@ -28,6 +28,7 @@ from celery_sched.steps.sweep import sweep
 from celery_sched.store import apps, jobs, nodes, pools, runs, schema
 from celery_sched.store.tables import run as run_table
 from celery_sched.transport import embedded_broker, ensure_folders
+from tests.patient import patient
 from tests.private_server import wait_until
 from tests.reaper import REAPER, end_tree
 
@@ -120,7 +121,7 @@ class World:
         (folder / "results").mkdir()
         self.app = Celery("flow", set_as_current=False)
         self.app.conf.update(self.settings)
-        self.runtime = runtime.of(self.app)
+        self.runtime = patient(config.load(self.app.conf, self.app.main))
         self.config, self.database = self.runtime.config, self.runtime.database
         schema.upgrade(database_url)
         self.database.run(lambda tx, now: apps.ensure(tx, self.config.app))
