@@ -14,16 +14,13 @@ from celery_sched.client import Client
 from celery_sched.dashboard.handlers import Page
 from celery_sched.dashboard.look import NotNow, ready, refused
 from celery_sched.model import Delivery, DeliveryStatus, Event
+from celery_sched.steps.redeliver import DROPPED, RETRIED
 from celery_sched.store import deliveries, events
 from celery_sched.store.engine import SQLAlchemyError, Tx
 
 EVENTS, DELIVERIES = "schedule_events", "schedule_deliveries"
 """Names of the addresses."""
 ACTIONS = ("retry", "drop")
-RETRIED = (DeliveryStatus.DEAD, DeliveryStatus.DROPPED)
-"""Those that may go their way again."""
-DROPPED = (DeliveryStatus.PENDING, DeliveryStatus.DEAD)
-"""Those that may be given up."""
 SHOWN = 100
 
 

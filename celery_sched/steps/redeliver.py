@@ -14,6 +14,10 @@ from celery_sched.store.engine import Tx
 from celery_sched.store.tables import run
 
 S = DeliveryStatus
+RETRIED = (S.DEAD, S.DROPPED)
+"""Those that may go their way again."""
+DROPPED = (S.PENDING, S.DEAD)
+"""Those that may be given up."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def redeliver(tx: Tx, now: datetime, wanted: Sequence[Delivery]) -> Redelivered:
         carrier = None if row.run_id is None else carriers.get(RunId(row.run_id))
         if JobId(row.job_id) not in job_rows:
             refused.append((row.id, "its job was deleted"))
-        elif row.status not in (S.DEAD, S.DROPPED):
+        elif row.status not in RETRIED:
             refused.append((row.id, f"it is {row.status}"))
         elif carrier is None:
             waiting.append(row.id)
@@ -72,11 +76,11 @@ def drop(tx: Tx, now: datetime, wanted: Sequence[Delivery], reason: str) -> Rede
     done: list[str] = []
     refused: list[tuple[str, str]] = []
     for row in deliveries.lock(tx, ids):
-        if row.status in (S.PENDING, S.DEAD):
+        if row.status in DROPPED:
             done.append(row.id)
         else:
             hint = f"; cancel run {row.run_id}" if row.status == S.TAKEN else ""
             refused.append((row.id, f"it is {row.status}{hint}"))
-    if deliveries.drop(tx, now, done, reason, {S.PENDING, S.DEAD}) != len(done):
+    if deliveries.drop(tx, now, done, reason, DROPPED) != len(done):
         raise RuntimeError("a delivery moved while its row was locked")
     return Redelivered(tuple(done), tuple(refused))

@@ -441,7 +441,7 @@ def test_dead_letters(bench: Bench) -> None:
     assert reason == dead.reason
     assert (1, True) == (bench.client.status().deliveries_dead, dead.finished_at is not None)
     why = bench.client.why("job", "now")
-    assert "Deliveries that are dead, whose runs failed as often as they may: 1." in why.text
+    assert "Deliveries of events that are dead, and need somebody: 1." in why.text
     assert "sched deliveries --job job --status dead" == why.next_steps[-1]
     done = bench.client.retry_deliveries([dead.id])
     assert ((dead.id,), ()) == (done.done, done.refused)

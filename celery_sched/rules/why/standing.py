@@ -64,7 +64,7 @@ def _of_events(facts: Facts) -> list[str]:
     if waiting:
         said.append(f"deliveries of events that wait for a run: {waiting}")
     if dead:
-        said.append(f"deliveries that are dead, whose runs failed as often as they may: {dead}")
+        said.append(f"deliveries of events that are dead, and need somebody: {dead}")
     return said
 
 
