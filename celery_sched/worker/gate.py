@@ -124,9 +124,9 @@ class Gate:
         except MemoryError as error:
             return self._failed(outcomes.OutOfMemory(f"the task ran out of memory: {error}"), call)
         except (SystemExit, KeyboardInterrupt) as error:
-            if not in_main or isinstance(error, WorkerShutdown | WorkerTerminate):
+            if isinstance(error, WorkerShutdown | WorkerTerminate) or _of_signal(error):
                 raise  # the process ends; its main process, or the sweep, settles what it left
-            # a thread cannot end like that, and Celery's pools would never report it
+            # the body's own: sys.exit() ends a program, and a body is none; nothing died here
             return self._failed(RuntimeError(f"the task raised {outcomes.text_of(error)}"), call)
         finally:
             if board.leave(index) if timer is None else timer.leave():
@@ -184,6 +184,12 @@ def _wait_to_be_killed() -> NoReturn:
         except BaseException as error:  # a signal's: a second SIGTERM, a soft time limit
             logger.debug("while waiting to be killed: %r", error)
     os._exit(1)
+
+
+def _of_signal(error: BaseException) -> bool:
+    """Whether a child's handler of a terminate signal raised it: the code is then the signal - 256."""
+    code = getattr(error, "code", None)
+    return isinstance(code, int) and -256 < code < -128
 
 
 def _is_outage(error: Exception) -> bool:

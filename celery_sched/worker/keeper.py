@@ -40,7 +40,7 @@ state: Any = celery_state  # celery-types takes None for all that it may hold
 LOOK = 0.5
 """Seconds between two looks at what the children do (shared memory, no database)."""
 RETRY = 1.0
-"""Seconds between two tries while the database is away."""
+"""Most seconds between two tries while the database is away."""
 SHOW = 2.0
 """Seconds between two signs of life of the worker itself; a request to stop is seen as soon."""
 SOON = 0.05
@@ -73,6 +73,8 @@ class Keeper:
         self._received: set[RunKey] = set()
         self._renew_at = self._last_renewal = self._show_at = 0.0
         self._away = False
+        # several tries within what a renewal may be late, also with the shortest lease
+        self._retry = min(RETRY, runtime.config.renew_interval.total_seconds() / 4)
 
     # what the main thread calls: none of it waits
 
@@ -163,13 +165,13 @@ class Keeper:
             self._away = False
         except DatabaseUnavailable as error:
             if not self._away:
-                logger.error("leases cannot be renewed, trying again every %g s: %s", RETRY, error)
+                logger.error("leases cannot be renewed, trying again every %g s: %s", self._retry, error)
             self._away = True
-            self._stopping.wait(RETRY)
+            self._stopping.wait(self._retry)
         except Exception:
             # the keeper must not die: with it every run of this worker would be lost
-            logger.exception("the lease keeper failed, trying again in %g s", RETRY)
-            self._stopping.wait(RETRY)
+            logger.exception("the lease keeper failed, trying again in %g s", self._retry)
+            self._stopping.wait(self._retry)
 
     def _pause(self) -> float:
         if self._endings:
