@@ -163,6 +163,7 @@ def test_a_cold_shutdown_kills_all_that_was_started(make_world: MakeWorld, broke
     [
         ("exit", "lost", "the child process died"),
         ("kill", "lost", "the child process died"),
+        ("terminate", "lost", "the child process died"),
         ("memory", "failed", "MemoryError"),
         ("sysexit", "failed", "the task raised SystemExit: 4"),
     ],
@@ -171,7 +172,7 @@ def test_a_cold_shutdown_kills_all_that_was_started(make_world: MakeWorld, broke
 def test_a_child_that_dies_is_settled_at_once(
     make_world: MakeWorld, broker: str, how: str, status: str, why: str
 ) -> None:
-    """A lost child settles its run long before the lease ends; what the body raised does not stop the worker."""
+    """A lost child settles its run long before the lease ends; what a body raised ends no child."""
     world = make_world(broker=broker, sched_lease=60)
     worker = world.worker("-c", "1")
     # 10 s is what Celery's pool without an event loop takes to notice it

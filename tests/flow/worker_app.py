@@ -201,6 +201,8 @@ def dies(how: str) -> None:
         os._exit(3)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
     if how == "memory":
         raise MemoryError("as asked")
     if how == "sysexit":
