@@ -11,6 +11,7 @@ import pytest
 from celery import _state
 from hypothesis import settings
 
+from tests.patient import be_patient
 from tests.private_server import Server, missing
 from tests.proxy import Proxy
 from tests.servers import MariaDBServer, PostgresServer, RabbitServer, RedisServer
@@ -26,6 +27,7 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing of the caller's own configuration reaches a test."""
     settings.load_profile("ci" if IN_CI else "here")
+    be_patient()
     for name in list(os.environ):
         if name.startswith(("CELERY_", "FLOWER_")):
             del os.environ[name]

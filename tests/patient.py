@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from celery_sched import runtime
+from celery_sched import inflight, runtime
 from celery_sched.config import Config
 
 LEASE = timedelta(seconds=60)
+REDIS_TIMEOUT = 10.0
+"""Seconds for one Redis call of a test's own process: half a second, else, is "Redis is away"."""
+
+
+def be_patient() -> None:
+    """From now on this process's own calls have the time that a busy machine needs."""
+    inflight.TIMEOUT = REDIS_TIMEOUT
 
 
 def patient(config: Config) -> runtime.Runtime:

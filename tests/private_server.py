@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import glob
 import os
+import random
 import shutil
 import signal
 import socket
@@ -68,11 +70,17 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago. Another process may still take it: starts are tried again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that was free a moment ago, below those that the system gives to connections (from 32768 on)."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)  # not seeded: other processes choose others
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def answers(port: int) -> bool:
@@ -114,6 +122,10 @@ class Server:
     def prepare(self) -> None:
         """Make its files. Called once, before the first start."""
 
+    def choose_ports(self) -> None:
+        """Before each try of the first start."""
+        self.port = free_port()
+
     def command(self) -> Sequence[str]:
         """The command that runs it in the foreground on `self.port`."""
         raise NotImplementedError
@@ -139,16 +151,16 @@ class Server:
         first = self.port == 0
         for attempt in range(5):
             if first:
-                self.port = free_port()
                 if attempt == 0:
                     self.prepare()
+                self.choose_ports()
             try:
                 self._launch()
                 return
             except ServerFailed:
-                # Somebody took the port between our look and its bind: only then another one helps.
+                # Somebody took a port between our look and its bind, and may have gone again.
                 self._end()
-                if not (first and answers(self.port)):
+                if not first or (attempt > 0 and not answers(self.port)):
                     raise
         raise ServerFailed(f"{self.program.name} found no free port in five tries")
 
@@ -249,7 +261,7 @@ class Server:
         process = self._process
         REAPER.watch(process.pid)
         deadline = time.monotonic() + START_TIMEOUT
-        while not self.ready():
+        while not (self.ready() and process.poll() is None):  # else the answer was somebody else's
             if process.poll() is not None:
                 raise ServerFailed(
                     f"{self.program.name} exited with {process.returncode} at start\n{self._log_tail()}"

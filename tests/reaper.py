@@ -52,6 +52,14 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
+def gone(pid: int) -> bool:
+    """Whether no such process runs (a zombie does not)."""
+    try:
+        return not alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
 def signal_to(process: psutil.Process, what: str) -> None:
     """`suspend`, `resume` or `kill` a process that may be gone by now."""
     try:

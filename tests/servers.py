@@ -245,7 +245,7 @@ class RabbitServer(Server):
         (self.folder / "config/rabbitmq.conf").write_text(
             "loopback_users = none\ndisk_free_limit.absolute = 1MB\nvm_memory_high_watermark.relative = 0.9\n"
         )
-        self._epmd_port, self._dist_port = free_port(), free_port()
+        self._epmd_port = free_port()
         # Erlang's port mapper, our own and in the foreground: else the server starts one that outlives it
         # and that the next server on this machine would find.
         self._epmd = subprocess.Popen(
@@ -258,6 +258,10 @@ class RabbitServer(Server):
         )
         REAPER.watch(self._epmd.pid)
         wait_until(lambda: answers(self._epmd_port), 10, "epmd to listen")
+
+    def choose_ports(self) -> None:
+        super().choose_ports()
+        self._dist_port = free_port()
 
     def command(self) -> Sequence[str]:
         return [str(self.binary)]

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from tests.e2e.measurements import Figures
-from tests.e2e.nodes import gone
 from tests.e2e.site import Site, seconds
+from tests.reaper import gone
 
 CAP = 5
 
@@ -45,7 +45,7 @@ def full_cap(site: Site) -> Figures:
 
 def _due_at_once(site: Site, task: str, count: int, **policies: Any) -> list[str]:
     """Jobs that are due, the first one longest, when this returns. Their names, oldest first."""
-    first = site.now() + seconds(2)
+    first = site.now() + seconds(5)
     names = [f"due-{number:02}" for number in range(count)]
     for number, name in enumerate(names):
         at = first + timedelta(milliseconds=10 * number)
@@ -76,7 +76,6 @@ def hung_cap(site: Site) -> Figures:
     site.wait(lambda: len(site.bodies()) == CAP, 30, "the cap to be full of hung jobs")
     bodies = site.bodies()
     pids = [pid for body in bodies for pid in (body.pid, *body.children)]
-    assert [False] * 3 * CAP == [gone(pid) for pid in pids]
     waiting = [f"waiting-{number}" for number in range(5)]
     for name in waiting:
         site.client.add(name, task="jobs.fast", schedule="every 1h", run_immediately=True)

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, func, select
 from celery_sched.model import DeliveryStatus
 from celery_sched.store.tables import delivery as delivery_table
 from tests import invariants
-from tests.e2e.measurements import Figures
+from tests.e2e.measurements import EACH, Figures
 from tests.e2e.site import Site, seconds
 
 # 12 -----------------------------------------------------------------------------------------------
@@ -30,9 +30,7 @@ def slow_consumers_delay_nobody(site: Site) -> Figures:
     scale = site.scale
     site.scheduler(sched_max_concurrent_jobs=20)
     site.worker("-c", "8")
-    # each of its occurrences runs, however late: what is measured is when
-    policies = {"misfire": "all", "overlap": "queue"}
-    site.client.add("fast", task="jobs.fast", schedule=f"every {scale.every}s", **policies)
+    site.client.add("fast", task="jobs.fast", schedule=f"every {scale.every}s", **EACH)
     site.client.add("quick", task="jobs.take", on="orders.*")
     site.wait(lambda: site.bodies("fast"), 60, "the first run of the fast job")
     figures: dict[str, Any] = {}

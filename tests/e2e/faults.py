@@ -137,7 +137,7 @@ def _outage(site: Site, settings: dict[str, Any], go: Any, come_back: Any) -> Fi
     scale = site.scale
     site.scheduler(**settings)
     site.worker("-c", "4", **settings)
-    site.client.add("due", task="jobs.fast", schedule="every 2s", overlap="concurrent")
+    site.client.add("due", task="jobs.fast", schedule="every 2s", misfire="all", overlap="concurrent")
     site.wait_for_runs("due", "succeeded", 2, 30)
     went = site.now()
     go()
@@ -209,7 +209,7 @@ def silent_database(site: Site) -> Figures:
             # it had committed in that moment: that is not the case to be measured
         else:
             raise AssertionError("no tick was caught while it held locks")
-        site.client.add("next", task="jobs.fast", schedule="every 2s", overlap="concurrent")
+        site.client.add("next", task="jobs.fast", schedule="every 2s", misfire="all", overlap="concurrent")
         took = _succeed_within(site, locked, silent, limit)
         return _ticked_on(site, scheduler, silent, took)
 
@@ -237,7 +237,7 @@ def _write_locked(site: Site, settings: dict[str, float], session_timeout: float
     finally:
         holder.communicate()
         REAPER.forget(holder.pid)
-    site.client.add("next", task="jobs.fast", schedule="every 2s", overlap="concurrent")
+    site.client.add("next", task="jobs.fast", schedule="every 2s", misfire="all", overlap="concurrent")
     took = _succeed_within(site, due, released, limit)
     return _ticked_on(site, scheduler, silent, took)
 
@@ -313,5 +313,6 @@ def _ticked_on(site: Site, scheduler: Any, since: datetime, took: float) -> Figu
         "worst lateness meanwhile (s)": max(body.late for body in site.bodies("next")),
     }
     assert figures["longest pause between two ticks (s)"] <= 3 * POLL + 0.5 + scale.lateness_floor, figures
-    assert figures["worst lateness meanwhile (s)"] <= POLL + scale.lateness_floor, figures
+    allowed = POLL + scale.lateness_floor + scale.hiccup
+    assert figures["worst lateness meanwhile (s)"] <= allowed, figures
     return figures

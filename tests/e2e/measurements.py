@@ -12,10 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery_sched.model import Run
-from tests.e2e.nodes import gone
 from tests.e2e.site import Body, Site, seconds
+from tests.reaper import gone
 
 Figures = dict[str, Any]
+EACH: dict[str, Any] = {"misfire": "all", "overlap": "queue"}
+"""Each occurrence runs, however late: what is measured is when."""
 
 
 # 1 ------------------------------------------------------------------------------------------------
@@ -26,7 +28,7 @@ def fast_beside_hung(site: Site) -> Figures:
     scale = site.scale
     site.scheduler(sched_max_concurrent_jobs=20)
     site.worker("-c", "8")
-    site.client.add("fast", task="jobs.fast", schedule=f"every {scale.every}s")
+    site.client.add("fast", task="jobs.fast", schedule=f"every {scale.every}s", **EACH)
     site.wait(lambda: site.bodies("fast"), 60, "the first run of the fast job")
     alone = _window(site, "fast")
     hung = [f"hung-{number}" for number in range(5)]
@@ -50,7 +52,8 @@ def fast_beside_hung(site: Site) -> Figures:
     assert abs(len(alone) - wanted) <= 1, figures
     assert abs(len(beside) - len(alone)) <= 1, figures
     for which in ("worst", "median"):
-        allowed = max(3 * figures[f"{which} lateness alone"], scale.lateness_floor)
+        noise = scale.lateness_floor + (scale.hiccup if which == "worst" else 0)
+        allowed = max(3 * figures[f"{which} lateness alone"], noise)
         assert figures[f"{which} lateness beside"] <= allowed, (which, figures)
     assert all(not gone(body.pid) for name in hung for body in site.bodies(name)), "a hung job ended"
     return figures
@@ -81,7 +84,7 @@ def two_schedulers(site: Site, *, kill: bool) -> Figures:
     scale = site.scale
     nodes = site.schedulers(2)
     site.worker("-c", "4")
-    site.client.add("pair", task="jobs.fast", schedule="every 2s", overlap="concurrent")
+    site.client.add("pair", task="jobs.fast", schedule="every 2s", misfire="all", overlap="concurrent")
     site.let_pass(scale.window / 2)
     if kill:
         nodes[0].kill("SIGKILL")
@@ -177,19 +180,21 @@ def idle_worker_beside(site: Site) -> Figures:
         site.client.add(name, task="jobs.hang", schedule="every 1h", run_immediately=True)
     site.wait(lambda: len(site.bodies()) == 5, 30, "five hung jobs in the first worker")
     site.worker("-c", "2")
-    for number in range(4):
-        site.client.add(f"fast-{number}", task="jobs.fast", schedule=f"every {scale.every}s")
+    names = [f"fast-{number}" for number in range(4)]
+    for name in names:
+        site.client.add(name, task="jobs.fast", schedule=f"every {scale.every}s", **EACH)
+    for name in names:
+        site.wait_for_runs(name, "succeeded", 1, 30)  # the first runs of a worker are slow
     began: datetime = site.now()
     site.let_pass(scale.window / 2)
     site.stop_planning()
-    names = [f"fast-{number}" for number in range(4)]
     for name in names:
         all_succeed(site, name, scale.lateness_floor + scale.patience)
-    bodies = [body for name in names for body in site.bodies(name)]
+    bodies = [body for name in names for body in site.bodies(name) if body.scheduled_for >= began]
     figures = {"runs": len(bodies), "worst lateness": max(body.late for body in bodies)}
     wanted = 4 * scale.window / 2 / scale.every
     assert len(bodies) >= wanted - 4, (figures, began)
-    assert figures["worst lateness"] <= max(scale.lateness_floor, scale.poll + 1), figures
+    assert figures["worst lateness"] <= max(scale.lateness_floor, scale.poll + 1) + scale.hiccup, figures
     assert 5 == len([body for body in site.bodies() if body.job.startswith("hung")])
     assert "exited" != full.container.status
     return figures

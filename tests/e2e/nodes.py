@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from pytest_celery import CeleryTestContainer, CeleryTestNode, CeleryWorkerContainer
 
-from tests.reaper import REAPER, alive, end_tree, signal_to, tree
+from tests.reaper import REAPER, end_tree, signal_to, tree
 
 PROJECT = Path(__file__).parent / "app"
 """The project whose workers and schedulers the nodes are."""
@@ -212,18 +212,6 @@ class ProcessScheduler(Process, SchedulerCommand):
 
 class SchedulerNode(CeleryTestNode):  # type: ignore[misc]
     """A scheduler among pytest-celery's nodes, which knows brokers, backends and workers."""
-
-
-def gone(pid: int) -> bool:
-    """Whether that process has ended (a zombie has)."""
-    return not (psutil.pid_exists(pid) and _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return alive(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def signal_number(name: str | int | None) -> int:

@@ -211,12 +211,13 @@ class Site:
         )
 
     def wait_until_empty(self, seconds: float) -> float:
-        """Until nothing is in flight, in the database and in Redis."""
-        return self.wait(
-            lambda: self.client.status().inflight == 0 and not self.runtime.slots.members("default"),
-            seconds,
-            "in-flight to be zero in the database and in Redis",
-        )
+        """Until nothing is queued or in flight, in the database and in Redis."""
+
+        def empty() -> bool:
+            status = self.client.status()
+            return status.queued == status.inflight == 0 and not self.runtime.slots.members("default")
+
+        return self.wait(empty, seconds, "nothing to be queued or in flight, in the database and in Redis")
 
     def stop_planning(self) -> None:
         """Pause every job."""

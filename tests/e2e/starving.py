@@ -39,7 +39,6 @@ def healthy_beside_hung(site: Site, kind: str) -> Figures:
         site.wait(lambda: len(site.bodies(what="silent")) == SLOTS, 60, "them to fall silent")
         began = min(body.at for body in site.bodies(what="silent"))
     site.client.add("healthy", task="jobs.fast", schedule="every 1h", run_immediately=True)
-    assert SLOTS == site.client.status().inflight
     limit = goal + 2 + scale.patience
     site.wait(lambda: site.bodies("healthy"), limit, "the healthy job to run")
     [healthy] = site.bodies("healthy")
@@ -47,6 +46,9 @@ def healthy_beside_hung(site: Site, kind: str) -> Figures:
     assert figures["delay (s)"] <= limit, figures
     site.stop_planning()
     site.wait_until_empty(limit)
-    ends = {run.status for number in range(SLOTS) for run in site.runs(f"hung-{number}")}
-    assert {"lost" if kind == "crashed" else "timed_out"} == ends
+    hung = [run for number in range(SLOTS) for run in site.runs(f"hung-{number}")]
+    assert {"lost" if kind == "crashed" else "timed_out"} == {run.status for run in hung}
+    [ran] = site.runs("healthy")
+    first_end = min(run.finished_at for run in hung if run.finished_at is not None)
+    assert ran.dispatched_at is not None and ran.dispatched_at >= first_end, "it had a slot of its own"
     return figures

@@ -12,12 +12,14 @@ import pytest
 from celery import Celery
 from pytest_celery import CeleryTestCluster, CeleryTestSetup, CeleryTestWorker, CeleryWorkerCluster
 
-from celery_sched import config, runtime
+from celery_sched import config
 from celery_sched.client import Client
 from celery_sched.store import schema
 from tests.e2e.launch import start
-from tests.e2e.nodes import ProcessWorker, SchedulerNode, gone, wait_until
+from tests.e2e.nodes import ProcessWorker, SchedulerNode, wait_until
 from tests.e2e.server_nodes import ServerContainer
+from tests.patient import patient
+from tests.reaper import gone
 from tests.servers import MariaDBServer, RabbitServer
 
 PATIENCE = 30.0
@@ -48,7 +50,7 @@ def shop(mariadb: MariaDBServer, tmp_path: Path) -> Iterator[tuple[dict[str, str
     url = mariadb.fresh_database()
     schema.upgrade(url)
     settings = {"sched_database_url": url, "sched_lease": 3, "sched_poll_interval": 0.5}
-    ours = runtime.make(config.load(settings, "shop", {}))
+    ours = patient(config.load(settings, "shop", {}))
     yield {"E2E_SETTINGS": json.dumps(settings), "E2E_FOLDER": str(tmp_path)}, Client(ours)
     ours.close()
     mariadb.drop_database(url)
@@ -104,6 +106,7 @@ def test_two_schedulers_two_workers_on_rabbitmq_and_mariadb(
     wait_until(lambda: _succeeded(client) >= 2, PATIENCE, "two runs of the job in code")
 
     schedulers[0].kill()
+    _between_two_runs(client)
     killed = celery_setup.worker
     assert killed is not None
     pid = killed.container.attrs["State"]["Pid"]
@@ -116,7 +119,7 @@ def test_two_schedulers_two_workers_on_rabbitmq_and_mariadb(
     assert 2 == killed.logs().count(" ready.")
 
     client.pause("ticker")
-    wait_until(lambda: client.status().inflight == 0, PATIENCE, "in-flight to be zero")
+    wait_until(lambda: _at_rest(client), PATIENCE, "nothing to be queued or in flight")
     runs = sorted(client.runs("ticker"), key=lambda run: run.scheduled_for)
     gaps = {(b.scheduled_for - a.scheduled_for).total_seconds() for a, b in pairwise(runs)}
     assert {2.0} == gaps
@@ -124,6 +127,17 @@ def test_two_schedulers_two_workers_on_rabbitmq_and_mariadb(
     folder = Path(shop[0]["E2E_FOLDER"])
     bodies = [json.loads(line) for line in (folder / "bodies").read_text().splitlines()]
     assert sorted(run.id for run in runs) == sorted(line["run"] for line in bodies if line["what"] == "start")
+
+
+def _between_two_runs(client: Client) -> None:
+    """Wait for a moment in which a run has just ended: who is killed now, is in no body."""
+    seen = _succeeded(client)
+    wait_until(lambda: _succeeded(client) > seen and _at_rest(client), PATIENCE, "a run to end")
+
+
+def _at_rest(client: Client) -> bool:
+    status = client.status()
+    return status.queued == status.inflight == 0
 
 
 def _succeeded(client: Client) -> int:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.private_server import wait_until
-from tests.reaper import REAPER, end_tree
+from tests.reaper import REAPER, end_tree, gone
 
 # Ignores what can be ignored, and says so when it does.
 STUBBORN = """
@@ -73,14 +73,6 @@ def pid_in(file: Path) -> int:
     """The pid that a stubborn program wrote, when it is ready."""
     wait_until(lambda: file.exists() and file.read_text(), 20, f"{file} to be written")
     return int(file.read_text())
-
-
-def gone(pid: int) -> bool:
-    """No such process, or only its exit code is left."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)

@@ -31,7 +31,7 @@ EVERY = 5 if FULL else 2
 OCCURRENCES = 12 if FULL else 5
 """Of a small job, in each window."""
 SMALL = ("own-pool", "first")
-NOISE = 1.5
+NOISE = 3.0
 """Seconds of lateness that a busy machine makes by itself."""
 PATIENCE = 30.0
 HOUR = timedelta(hours=1)

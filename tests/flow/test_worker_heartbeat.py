@@ -42,13 +42,13 @@ def count_writes(folder: Path) -> Callable[[], int]:
 )
 def test_heartbeats_keep_a_run_beyond_max_runtime(make_world: MakeWorld, options: tuple[str, ...]) -> None:
     """In every pool a run that sends them goes on where a silent one would be over, and keeps its lease."""
-    world = make_world(sched_max_runtime=2, sched_heartbeat_timeout=4)
+    world = make_world(sched_lease=9, sched_max_runtime=4, sched_heartbeat_timeout=6)
     world.worker(*options)
-    run_id = world.run("bodies.beats", 6)
+    run_id = world.run("bodies.beats", 8)
     done = world.wait(run_id)
     assert ("succeeded", [True]) == (done.status, json.loads(done.result or ""))
     assert done.finished_at is not None and done.started_at is not None
-    assert done.finished_at - done.started_at > timedelta(seconds=6)
+    assert done.finished_at - done.started_at > timedelta(seconds=8)
     assert world.row(run_id).beat_at is not None
 
 
@@ -125,14 +125,14 @@ def test_a_soft_limit_of_the_job_reaches_its_task(make_world: MakeWorld) -> None
     """What the task makes of it is the outcome: what it returns, what it raises, or the end by its limit."""
     world = make_world(broker="redis")
     world.worker("-c", "3")
-    kinds = {then: world.run("bodies.soft", 20, then, soft_time_limit=1) for then in ("return", "raise")}
-    hung = world.run("bodies.soft", 20, "hang", soft_time_limit=1, time_limit=3)
+    kinds = {then: world.run("bodies.soft", 20, then, soft_time_limit=3) for then in ("return", "raise")}
+    hung = world.run("bodies.soft", 20, "hang", soft_time_limit=3, time_limit=6)
     done = world.wait(kinds["return"])
     assert ("succeeded", '"put right"') == (done.status, done.result)
     done = world.wait(kinds["raise"])
     assert "failed" == done.status and (done.error or "").startswith("SoftTimeLimitExceeded")
     done = world.wait(hung)
-    assert ("timed_out", "ran longer than its time_limit (3 s)") == (done.status, done.error)
+    assert ("timed_out", "ran longer than its time_limit (6 s)") == (done.status, done.error)
     assert 3 == world.marks().count("exceeded")
 
 
@@ -141,6 +141,7 @@ def test_celerys_own_soft_limit_stays(make_world: MakeWorld) -> None:
     world = make_world(broker="redis")
     world.worker("-c", "2")
     own, later = world.run("bodies.decorated"), world.run("bodies.decorated", soft_time_limit=60)
+    world.wait(later, "running")
     assert '"its own limit"' == world.wait(own).result
     assert "running" == world.status(later)
 
@@ -150,7 +151,7 @@ def test_a_soft_limit_around_the_body_harms_nothing(make_world: MakeWorld, broke
     """It comes while the outcome is being written: the run is settled as it ended, the child goes on."""
     world = make_world(broker=broker, sched_lease=30)
     worker = world.worker("-c", "1")
-    dispatch = world.claim("naps", "one", 1.5, soft_time_limit=2.5)
+    dispatch = world.claim("naps", "one", 1.5, soft_time_limit=4)
     world.publish(dispatch)
     wait_until(lambda: "one:begin" in world.marks(), 20, "the body to begin")
     (child,) = worker.children() if broker == "files" else (worker.children()[0],)
@@ -158,7 +159,7 @@ def test_a_soft_limit_around_the_body_harms_nothing(make_world: MakeWorld, broke
         wait_until(lambda: "one:end" in world.marks(), 20, "the body to end")
         began = world.database.read(lambda tx, now: now)
         wait_until(
-            lambda: world.database.read(lambda tx, now: now) > began + timedelta(seconds=3),
+            lambda: world.database.read(lambda tx, now: now) > began + timedelta(seconds=4.5),
             20,
             "the soft limit to come",
         )

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable
 from datetime import timedelta
 
-import psutil
 import pytest
 
 from celery_sched.model import RunId
@@ -17,14 +16,16 @@ from celery_sched.store.tables import run as run_table
 from celery_sched.testing import holding
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
-from tests.reaper import alive
+from tests.reaper import gone
 
 MakeWorld = Callable[..., World]
 BROKERS = ["files", "redis"]
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or not alive(psutil.Process(pid))
+def grandchild(world: World) -> int:
+    """What a body has started; 0 as long as it has not."""
+    file = world.folder / "grandchild"
+    return int(file.read_text() or 0) if file.exists() else 0
 
 
 def wait_until_gone(pid: int) -> None:
@@ -35,17 +36,17 @@ def wait_until_gone(pid: int) -> None:
 @pytest.mark.parametrize("broker", BROKERS)
 def test_an_overdue_run_is_killed_with_all_it_started(make_world: MakeWorld, broker: str, child: str) -> None:
     """Soon after its deadline the run is timed out, its process and what that started are gone."""
-    world = make_world(broker=broker, sched_max_runtime=2)
+    world = make_world(broker=broker, sched_max_runtime=2, sched_kill_grace=1.9)
     worker = world.worker("-c", "1")
     run_id = world.run("sleeps", 600, child)
     done = world.wait(run_id)
     assert ("timed_out", "ran longer than its max_runtime (2 s)") == (done.status, done.error)
-    steps = r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after 0\.\d s"
+    steps = r"ran longer than its max_runtime \(2 s\); SIGTERM, ended after [0-9]\.\d s"
     assert re.fullmatch(steps, done.reason or ""), done.reason
     assert done.deadline_at is not None and done.finished_at is not None
     assert done.finished_at - done.deadline_at < timedelta(seconds=5)
     wait_until_gone(world.pids()[0])
-    wait_until_gone(int((world.folder / "grandchild").read_text()))
+    wait_until_gone(grandchild(world))
     assert "succeeded" == world.wait(world.run("plain")).status  # the pool's slot came back
     assert worker.process.poll() is None
     assert 0 == world.late_settlers()
@@ -54,14 +55,14 @@ def test_an_overdue_run_is_killed_with_all_it_started(make_world: MakeWorld, bro
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_stopped_run_is_killed_and_cancelled(make_world: MakeWorld, broker: str) -> None:
     """A stop request ends the body within a renewal and the run is cancelled, saying by whom and why."""
-    world = make_world(broker=broker)
+    world = make_world(broker=broker, sched_kill_grace=1.9)
     world.worker("-c", "1")
     run_id = world.run("sleeps", 600)
-    world.wait(run_id, "running")
+    wait_until(lambda: world.pids(), 20, "the body to begin")
     world.database.run(lambda tx, now: stop(tx, now, run_id, "alice", "enough"))
     done = world.wait(run_id, timeout=10)
     assert "cancelled" == done.status
-    steps = r"stopped by alice: enough; SIGTERM, ended after 0\.\d s"
+    steps = r"stopped by alice: enough; SIGTERM, ended after [0-9]\.\d s"
     assert re.fullmatch(steps, done.reason or ""), done.reason
     wait_until_gone(world.pids()[0])
     assert "succeeded" == world.wait(world.run("plain")).status
@@ -101,18 +102,19 @@ def test_a_run_revoked_before_it_starts_is_cancelled(make_world: MakeWorld) -> N
     """A revoke of a run that waits in the worker, or is still to come, cancels it; no body begins."""
     world = make_world(broker="redis", worker_prefetch_multiplier=2)
     world.worker("-c", "1")
-    sleeping = world.run("sleeps", 3)
-    world.wait(sleeping, "running")
+    busy = world.run("bodies.until_file", "busy", "enough")
+    world.wait(busy, "running")
     waiting = world.run("plain")
     wait_until(lambda: world.row(waiting).received_at is not None, 20, "the second to be received")
     coming = world.claim("plain")
     world.app.control.revoke([waiting, coming.key.id], reply=True)
     world.publish(coming)
+    (world.folder / "enough").touch()
     for run_id in (waiting, coming.key.id):
         done = world.wait(run_id)
         assert ("cancelled", "revoked by Celery's remote control") == (done.status, done.reason)
-    assert "succeeded" == world.wait(sleeping).status
-    assert ["sleeps"] == world.marks()
+    assert "succeeded" == world.wait(busy).status
+    assert ["busy:begin", "busy:end"] == world.marks()
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -138,10 +140,10 @@ def test_a_time_limit_kills_all_that_was_started_while_the_database_is_away(
     world = make_world(broker=broker, sched_lease=60)
     world.worker("-c", "1")
     run_id = world.run("sleeps", 600, "session", options={"time_limit": 5})
-    wait_until((world.folder / "grandchild").exists, 20, "the body to start its child")
+    wait_until(lambda: grandchild(world), 20, "the body to start its child")
     with holding(world.database, run_table, run_id):
         wait_until_gone(world.pids()[0])
-        wait_until_gone(int((world.folder / "grandchild").read_text()))
+        wait_until_gone(grandchild(world))
     assert "timed_out" == world.wait(run_id).status
 
 
@@ -151,10 +153,10 @@ def test_a_cold_shutdown_kills_all_that_was_started(make_world: MakeWorld, broke
     world = make_world(broker=broker, sched_lease=60)
     worker = world.worker("-c", "1")
     run_id = world.run("sleeps", 600, "session")
-    wait_until((world.folder / "grandchild").exists, 20, "the body to start its child")
+    wait_until(lambda: grandchild(world), 20, "the body to start its child")
     worker.stop(signal.SIGQUIT)
     wait_until_gone(world.pids()[0])
-    wait_until_gone(int((world.folder / "grandchild").read_text()))
+    wait_until_gone(grandchild(world))
     assert "lost" == world.wait(run_id, timeout=10).status
 
 
@@ -209,16 +211,18 @@ def test_threads_and_solo_cannot_be_killed_but_are_told(make_world: MakeWorld, p
     """An overdue body in a thread sees ``ctx.lost``; a warning names the run; the sweep settles it."""
     world = make_world(sched_max_runtime=2)
     worker = world.worker("-P", pool, "-c", "2")
-    run_id = world.run("until_lost", 25)
+    run_id = world.run("until_lost", 25, "enough")
     worker.wait_for_log(f"run {run_id} shall end (ran longer than its max_runtime (2 s))")
     assert "running" == world.status(run_id)
     world.sweep()
     done = world.wait(run_id)
     assert "timed_out" == done.status
-    wait_until(lambda: (world.folder / "saw").exists(), 20, "the body to end")
-    assert "True" == (world.folder / "saw").read_text()
-    assert "timed_out" == world.status(run_id)
+    (world.folder / "enough").touch()
+    saw = world.folder / "saw"
+    wait_until(lambda: saw.exists() and saw.read_text(), 20, "the body to end")
+    assert "True" == saw.read_text()
     assert "succeeded" == world.wait(world.run("plain")).status
+    assert "timed_out" == world.status(run_id)
 
 
 def test_a_run_whose_worker_is_killed_outright_is_swept(make_world: MakeWorld) -> None:
@@ -226,7 +230,7 @@ def test_a_run_whose_worker_is_killed_outright_is_swept(make_world: MakeWorld) -
     world = make_world()
     worker = world.worker("-c", "1")
     run_id: RunId = world.run("sleeps", 600)
-    world.wait(run_id, "running")
+    wait_until(lambda: world.pids(), 20, "the body to begin")
     os.kill(worker.process.pid, signal.SIGKILL)
     wait_until(lambda: (world.sweep(), world.status(run_id) == "lost")[1], 20, "the sweep to settle it")
     wait_until_gone(world.pids()[0])

@@ -19,14 +19,10 @@ from celery_sched.model import Run, RunId
 from celery_sched.steps.stop import stop
 from tests.flow.worker_world import ROOT, World
 from tests.private_server import wait_until
-from tests.reaper import alive
+from tests.reaper import gone
 
 MakeWorld = Callable[..., World]
 BROKERS = ["files", "redis"]
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or not alive(psutil.Process(pid))
 
 
 def all_gone(world: World, child: int, grandchildren: int) -> None:
@@ -40,6 +36,8 @@ def stopped(world: World, run_id: RunId, mark: str) -> tuple[Run, int]:
     """Stop the run when its body has begun; what became of it, and which child it was in."""
     wait_until(lambda: mark in world.marks(), 30, f"{mark} to begin")
     child = world.pids()[world.marks().index(mark)]
+    if mark == "hangs:kernel":
+        wait_until(lambda: psutil.Process(child).status() == psutil.STATUS_DISK_SLEEP, 30, "the system call")
     world.database.run(lambda tx, now: stop(tx, now, run_id, "ada", "enough"))
     return world.wait(run_id), child
 
@@ -54,7 +52,7 @@ def test_what_sigterm_does_not_end_is_killed_after_the_grace(
     world.worker("-c", "1")
     done, child = stopped(world, world.run("bodies.hangs", how), f"hangs:{how}")
     assert "cancelled" == done.status
-    expected = r"stopped by ada: enough; SIGTERM, then SIGKILL after 1\.\d s"
+    expected = r"stopped by ada: enough; SIGTERM, then SIGKILL after [1-9]\.\d s"
     if how == "kernel":  # it cannot be stopped, so it is not told: it might do something else meanwhile
         expected = r"stopped by ada: enough; SIGKILL"
     assert re.fullmatch(expected, done.reason or ""), done.reason
@@ -177,4 +175,4 @@ def test_what_not_even_sigkill_ends_is_given_up(tmp_path: Path) -> None:
         found["ended by"],
         found["trusted until"],
     )
-    assert found["again"] < 0.1  # it is not looked at again
+    assert found["again"] < 0.9  # it is not looked at again, which would take a second

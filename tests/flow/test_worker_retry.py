@@ -101,7 +101,7 @@ def test_attempts_that_are_ended_from_outside(
 ) -> None:
     """A dead child, one out of memory, one killed at its time limit: the main process asks for the retry."""
     worker = world.worker("-c", "1")
-    limit = {"time_limit": timedelta(seconds=1.5)} if how == "hang" else {}
+    limit = {"time_limit": timedelta(seconds=3)} if how == "hang" else {}
     run_id = world.run("retry.ends", how, **policy, **limit, **SOON)
     done = _carry_on(world, run_id)
     assert ("succeeded", 2) == (done.status, done.attempt)

@@ -97,7 +97,7 @@ def test_a_run_outlives_a_black_holed_database(
     world = make_world(database=through, sched_lease=12)
     worker = world.worker("-c", "1")
     run_id = world.run("sleeps", 12)
-    world.wait(run_id, "running")
+    wait_until(lambda: world.pids(), 20, "the body to begin")
     proxy.blackhole()
     worker.wait_for_log("leases cannot be renewed")
     proxy.passing()

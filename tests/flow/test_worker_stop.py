@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_sched.store import nodes
-from tests.flow.test_worker_kill import wait_until_gone
+from tests.flow.test_worker_kill import grandchild, wait_until_gone
 from tests.flow.worker_world import World
 from tests.private_server import wait_until
 
@@ -42,9 +42,9 @@ def test_a_warm_stop_keeps_leases_until_the_tasks_have_ended(
     make_world: MakeWorld, broker: str, pool: str
 ) -> None:
     """SIGTERM: a run longer than its lease is renewed while the worker waits for it, then succeeds."""
-    world = make_world(broker=broker)
+    world = make_world(broker=broker, sched_lease=6)
     worker = world.worker("-P", pool, "-c", "1")
-    run_id = world.run("sleeps", 5)
+    run_id = world.run("sleeps", 8)
     world.wait(run_id, "running")
     worker.process.send_signal(signal.SIGTERM)
 
@@ -64,12 +64,12 @@ def test_a_cold_stop_settles_what_it_cuts_off(make_world: MakeWorld, broker: str
     world = make_world(broker=broker, sched_lease=60)
     worker = world.worker("-c", "1")
     run_id = world.run("sleeps", 600, "group")
-    wait_until(lambda: (world.folder / "grandchild").exists(), 20, "the body to begin")
+    wait_until(lambda: grandchild(world), 20, "the body to begin")
     worker.stop(signal.SIGQUIT)
     done = world.wait(run_id, timeout=1)
     assert "lost" == done.status, done
     wait_until_gone(world.pids()[0])
-    wait_until_gone(int((world.folder / "grandchild").read_text()))
+    wait_until_gone(grandchild(world))
     assert [] == world.node_names()
 
 

@@ -180,8 +180,8 @@ def naps(name: str, seconds: float) -> str:
 
 
 @app.task
-def until_lost(seconds: float) -> str:
-    """Ends two seconds after it is told that its lease is gone."""
+def until_lost(seconds: float, file: str) -> str:
+    """Is told that its lease is gone, and ends when a file is there."""
     note("until_lost")
     ctx = current.get()
     assert ctx is not None
@@ -189,7 +189,8 @@ def until_lost(seconds: float) -> str:
     while not ctx.lost and time.monotonic() < end:
         time.sleep(0.02)
     lost = ctx.lost
-    time.sleep(2)
+    while not (FOLDER / file).exists():
+        time.sleep(0.02)
     (FOLDER / "saw").write_text(str(lost))
     return "lost" if lost else "kept"
 

@@ -155,7 +155,7 @@ def soft(seconds: float, then: str) -> str:
     return "slept"
 
 
-@shared_task(name="bodies.decorated", soft_time_limit=1)
+@shared_task(name="bodies.decorated", soft_time_limit=3)
 def decorated() -> str:
     """Has Celery's own soft time limit."""
     try:

@@ -109,7 +109,7 @@ class World:
             "result_backend": f"file://{folder / 'results'}",
             "sched_database_url": database_url,
             "sched_home": str(folder),
-            "sched_lease": 3,
+            "sched_lease": 6,
             "sched_poll_interval": 0.5,
             "task_acks_late": True,
             "worker_prefetch_multiplier": 1,

@@ -115,7 +115,7 @@ def test_attempts_are_counted_per_step_and_time_is_not(settings: config.Config) 
                 prompt="1?",
                 follow_ups=["2?", "3?"],
                 max_attempts=2,
-                deadline="2s",
+                deadline="5s",
                 backoff="10ms",
             )
     assert 4 == len(site.asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -147,7 +148,7 @@ def test_refused_at_once(status: int) -> None:
     assert [status] == [attempt.status for attempt in error.attempts]
     assert isinstance(error, Refused)
     assert "the request is refused" in str(error)
-    assert f"1. a, 0.0 s: HTTP {status} invalid: bad request" in str(error).replace("0.1 s", "0.0 s")
+    assert re.search(rf"1\. a, \d+\.\d s: HTTP {status} invalid: bad request", str(error)), error
 
 
 def test_unknown_model() -> None:
@@ -192,14 +193,14 @@ def test_bound_in_all() -> None:
 def test_retry_after_is_waited_for() -> None:
     """A server's Retry-After is kept before the same model is asked again, and other models go first."""
     script = {
-        "a": [server.body(429, "{}", Retry_After="1"), server.says("late")],
+        "a": [server.body(429, "{}", Retry_After="3"), server.says("late")],
         "b": [server.body(500, "broken")],
     }
     with server.site(script) as site:
         asked = budget(site.url, ("a", "b"), attempts_per_model=2)
         assert "late" == asked.ask(MESSAGES).content
     assert ["a", "b", "b", "a"] == site.models
-    assert site.asked[3]["at"] - site.asked[0]["at"] >= 1.0
+    assert site.asked[3]["at"] - site.asked[0]["at"] >= 3.0
 
 
 @pytest.mark.parametrize(
@@ -236,10 +237,10 @@ def test_retry_after_as_a_date() -> None:
 def test_silence_is_noticed(silent: server.Answer) -> None:
     """A server that says nothing for the idle time-out is left for the next model."""
     with server.site({"a": [silent], "b": [server.says("hi")]}) as site, within(10.0):
-        asked = budget(site.url, ("a", "b"), idle_timeout=0.3, deadline=60.0)
+        asked = budget(site.url, ("a", "b"), idle_timeout=2.0, deadline=60.0)
         assert "hi" == asked.ask(MESSAGES).content
     assert ["a", "b"] == site.models
-    assert "no byte came for 0.3 s" == asked.attempts[0].error
+    assert "no byte came for 2 s" == asked.attempts[0].error
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ def test_calls_of_tools() -> None:
 def test_bytes_that_are_there_do_not_pass_the_deadline() -> None:
     """A server that sends faster than we read never makes us wait; the deadline is looked at all the same."""
     with server.site([server.streams(*["x" * 10_000] * 500)]) as site:
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + 3.0
         answer = request("POST", site.url, {}, b"{}", Limits(deadline, 10.0, 10.0), lambda: None)
         wait_until(lambda: time.monotonic() > deadline, 10.0, "the deadline to pass")
         with pytest.raises(Unreachable, match="its time was over"):

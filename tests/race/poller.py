@@ -19,6 +19,7 @@ from celery_sched.config import load
 from celery_sched.model import NodeId, RunId
 from celery_sched.steps.abandon import abandon
 from celery_sched.testing import FakeClock, ManualScheduler
+from tests.patient import be_patient
 from tests.private_server import wait_until
 from tests.reaper import REAPER
 from tests.store.world import APP, PATIENCE, Bench
@@ -97,6 +98,7 @@ class Poller:
 def main(settings: Mapping[str, Any]) -> None:
     """Poll as often, and at the time, that each line of input says."""
     logging.basicConfig(level=logging.WARNING)
+    be_patient()
     clock = FakeClock()
     app = Celery(APP, set_as_current=False)
     app.conf.update(settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import select
 import signal
 import struct
 import sys
@@ -68,7 +70,7 @@ def test_a_kill_around_the_end_of_a_body_spares_the_next_one() -> None:
         os.close(read)
         os.waitpid(pid, 0)
         came[result] += 1
-        assert (b"" if result is Kill.KILLED else b"be") == told, result
+        assert (b"" if result in (Kill.KILLED, Kill.STUCK) else b"be") == told, result
     assert came[Kill.KILLED] > 10 and came[Kill.NOT_THERE] > 10, came
 
 
@@ -105,7 +107,7 @@ def test_a_sigterm_around_the_end_of_a_body_spares_the_next_one() -> None:
         os.close(write)
         assert b"b" == os.read(read, 1)
         time.sleep(dice.uniform(0, 0.004))
-        while (step := ladder.climb(FIRST, 5.0)).came is Kill.TOLD:
+        while (step := ladder.climb(FIRST, 5.0)).came in (Kill.TOLD, Kill.NOT_NOW):
             pass
         told = b""
         while part := os.read(read, 10):
@@ -137,7 +139,8 @@ def test_a_lost_lease_cuts_the_grace_short() -> None:
         endings = Endings(board, os.kill)
         cancelled = Outcome(RunStatus.CANCELLED, reason="stopped")
         endings.want(Ending(FIRST, cancelled, "it was stopped", grace=3600.0))
-        assert [] == list(endings.work({FIRST}))
+        while not select.select([read], [], [], 0.01)[0]:  # not at once where the child does not stop soon
+            assert [] == list(endings.work({FIRST}))
         assert b"t" == os.read(read, 1)
         assert [] == list(endings.work({FIRST})) and endings
         endings.want(Ending(FIRST, None, "its lease is no longer this worker's"))
@@ -147,7 +150,7 @@ def test_a_lost_lease_cuts_the_grace_short() -> None:
         os.waitpid(pid, 0)
     [(key, outcome)] = ended
     assert FIRST == key
-    assert (outcome.reason or "").startswith("stopped; SIGTERM, then SIGKILL after 0."), outcome
+    assert re.match(r"stopped; SIGTERM, then SIGKILL after \d+\.\d s", outcome.reason or ""), outcome
 
 
 def test_a_pid_that_is_no_child_of_ours_is_left_alone() -> None:
@@ -177,7 +180,8 @@ def test_terminating_short_runs_harms_no_other(make_world: Callable[..., World],
     targets: list[RunId] = []
     innocent: list[RunId] = []
     for number in range(TARGETS):
-        dispatch = world.claim("naps", f"target{number}", 0.1)
+        # the first is in its body for certain, the others are around their end
+        dispatch = world.claim("naps", f"target{number}", 0.1 if number else 30)
         world.publish(dispatch)
         targets.append(dispatch.key.id)
         innocent += [world.run("naps", f"innocent{number}-{one}", 0.03) for one in range(2)]
@@ -200,7 +204,7 @@ def test_stopping_runs_around_their_end_harms_no_other(make_world: Callable[...,
     targets: list[RunId] = []
     innocent: list[RunId] = []
     for number in range(STOPPED):
-        targets.append(world.run("naps", f"target{number}", dice.uniform(0.2, 1.0)))
+        targets.append(world.run("naps", f"target{number}", dice.uniform(0.2, 1.0) if number else 30))
         innocent += [world.run("naps", f"innocent{number}-{one}", 0.03) for one in range(2)]
         began = f"target{number}:begin"
         wait_until(lambda began=began: began in world.marks(), 30, "the target to begin")

@@ -34,7 +34,7 @@ def test_a_pooled_connection_that_swallows_bytes_is_given_up(
     proxy.start(found.port)
     url: str = found.fresh_database()  # type: ignore[attr-defined]
     database = Database(
-        url.replace(f":{found.port}/", f":{proxy.port}/"), session_timeout=timedelta(seconds=1)
+        url.replace(f":{found.port}/", f":{proxy.port}/"), session_timeout=timedelta(seconds=3)
     )
     database.run(lambda tx, now: now)
     proxy.blackhole()

@@ -39,6 +39,7 @@ from celery_sched.store.tables import run as run_table
 from celery_sched.testing import START, FakeClock, ManualScheduler
 from celery_sched.transport import embedded_broker, ensure_folders
 from celery_sched.worker.message import key_of
+from tests.patient import patient
 
 T = TypeVar("T")
 APP = "bench"
@@ -70,18 +71,19 @@ class Bench:
         self._databases: list[Database] = []
         self._reader = Celery(APP, set_as_current=False)
         self._reader.conf.update(self.settings)
-        self.scheduler = self.another()
+        self.scheduler = self.another(patiently=real)
         self.config, self.client = self.scheduler.config, self.scheduler.client
         self.database = self.scheduler.database
         self.database.run(lambda tx, now: apps.ensure(tx, APP))
         self.database.run(lambda tx, now: pools.ensure(tx, APP, "default", self.config.max_concurrent_jobs))
         self.node = runtimes.new_node_id()
 
-    def another(self) -> ManualScheduler:
+    def another(self, *, patiently: bool = False) -> ManualScheduler:
         """One more scheduler, with connections of its own."""
         app = Celery(APP, set_as_current=False)
         app.conf.update(self.settings)
-        runtime = runtimes.make(load(app.conf, app.main), clock=self._clock)
+        config = load(app.conf, app.main)
+        runtime = patient(config) if patiently else runtimes.make(config, clock=self._clock)
         made = ManualScheduler(app, clock=self.clock, runtime=runtime)
         self._schedulers.append(made)
         return made

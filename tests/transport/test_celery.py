@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from celery_sched.transport import (
     embedded_result_backend,
     ensure_folders,
 )
+from tests.private_server import free_port
 
 APP = """
 import time
@@ -105,6 +105,7 @@ def test_tasks_results_events_and_remote_control_cross_processes(app: Celery, tm
         listener = threading.Thread(target=listen)
         listener.start()
         try:
+            wait_for(lambda: "worker-heartbeat" in seen)  # the listener's queue is bound
             assert 5 == app.send_task("probe.add", (2, 3)).get(timeout=30)
             wait_for(lambda: "task-succeeded" in seen)
             broker_folder(tmp_path).rename(tmp_path / "away")
@@ -112,17 +113,11 @@ def test_tasks_results_events_and_remote_control_cross_processes(app: Celery, tm
                 app.send_task("probe.add", (0, 0), retry=False)
             (tmp_path / "away").rename(broker_folder(tmp_path))
             assert 9 == app.send_task("probe.add", (4, 5)).get(timeout=30)
-            assert {"probe@here"} == set(app.control.inspect(timeout=2).active() or {})
+            wait_for(lambda: {"probe@here"} == set(app.control.inspect(timeout=2).active() or {}))
         finally:
             stop.set()
             listener.join(30)
     assert "Traceback" not in (tmp_path / "worker.log").read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fetch(url: str) -> int:

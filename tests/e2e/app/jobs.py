@@ -163,7 +163,7 @@ def hang_once(name: str) -> str:
             time.sleep(3600)
 
 
-@job("every 2s", name="ticker", overlap="concurrent", enabled=False)
+@job("every 2s", name="ticker", overlap="concurrent", misfire="all", enabled=False)
 def tick(ctx: context.Context) -> str:
     """Defined in code; a test that wants it resumes it."""
     with body(fence=ctx.fence):
