@@ -198,8 +198,8 @@ def _database(value: Any, what: str) -> str:
 
 
 def _unsecret(url: str) -> str:
-    """A URL without user and password, for messages."""
-    return url.rpartition("@")[2]
+    """A URL without user, password and query (which may hold one too), for messages."""
+    return url.rpartition("@")[2].partition("?")[0]
 
 
 @dataclass(frozen=True)

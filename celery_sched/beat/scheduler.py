@@ -186,7 +186,7 @@ class Scheduler(CeleryScheduler):
             "scheduler %s of app %r: %s",
             self.node_id,
             runtime.config.app,
-            runtime.database.url.render_as_string(hide_password=True),
+            runtime.database.shown,
         )
         return True
 

@@ -43,11 +43,6 @@ def runtime_of(ctx: click.Context) -> Runtime:
     return found
 
 
-def shown_url(runtime: Runtime) -> str:
-    """The database's URL without its password."""
-    return runtime.database.url.render_as_string(hide_password=True)
-
-
 def sqlite_file(runtime: Runtime) -> Path | None:
     """The file of an SQLite database; None for a server."""
     url = runtime.database.url
@@ -66,14 +61,14 @@ def check_database(ctx: click.Context, runtime: Runtime) -> None:
     file = sqlite_file(runtime)
     if file is not None and not file.exists():
         raise Failed(
-            f"there is no database at {shown_url(runtime)}. To make it: celery -A {app} sched migrate"
+            f"there is no database at {runtime.database.shown}. To make it: celery -A {app} sched migrate"
         )
     try:
         runtime.database.read(lambda tx, now: schema.check(tx, app))
     except SchemaMismatch as error:
         have = f"is at revision {error.found}" if error.found else "has no celery_sched tables"
         raise Failed(
-            f"the database {shown_url(runtime)} {have}, this release needs {error.expected}. {error.todo}"
+            f"the database {runtime.database.shown} {have}, this release needs {error.expected}. {error.todo}"
         ) from error
     except DatabaseUnavailable as error:
         raise Failed(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_sched.cli.access import app_argument, app_of, runtime_of, shown_url, sqlite_file
+from celery_sched.cli.access import app_argument, app_of, runtime_of, sqlite_file
 from celery_sched.cli.output import json_option, plain, print_json, print_table, say
 from celery_sched.errors import SchemaMismatch
 
@@ -25,7 +25,7 @@ def migrate_command(ctx: click.Context) -> None:
     runtime = runtime_of(ctx)
     before, after = migrate(runtime)
     make_folders(app_of(ctx))
-    url = shown_url(runtime)
+    url = runtime.database.shown
     if before == after:
         click.echo(f"{url} is up to date ({after})")
     else:
@@ -59,7 +59,7 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
         # opening it would make it, empty
         todo = f"run: celery -A {app_argument(ctx) or 'APP'} sched migrate"
         findings = [
-            doctor.Finding("error", "schema", f"there is no database at {shown_url(runtime)}; {todo}")
+            doctor.Finding("error", "schema", f"there is no database at {runtime.database.shown}; {todo}")
         ]
     else:
         findings = doctor.examine(runtime, app_of(ctx))

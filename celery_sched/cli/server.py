@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from celery_sched.cli import Failed
-from celery_sched.cli.access import app_argument, app_of, runtime_of, shown_url
+from celery_sched.cli.access import app_argument, app_of, runtime_of
 from celery_sched.cli.ports import HOST, PORT, answers, choose_port
 from celery_sched.cli.schema import migrate
 from celery_sched.cli.supervisor import Child, Supervisor
@@ -68,7 +68,7 @@ def server_command(ctx: click.Context, port: int | None, no_flower: bool, concur
     lock = lock_home(runtime.config.home)
     supervisor.begin()
     try:
-        supervisor.say(f"home {runtime.config.home}, database {shown_url(runtime)}")
+        supervisor.say(f"home {runtime.config.home}, database {runtime.database.shown}")
         before, after = migrate(runtime)
         make_folders(app_of(ctx))
         supervisor.say(

@@ -154,7 +154,7 @@ def ready(app: Any) -> Runtime:
     runtime = runtimes.of(app)
     url = runtime.database.url
     if runtime.database.dialect.name == "sqlite" and not Path(str(url.database)).exists():
-        shown = url.render_as_string(hide_password=True)
+        shown = runtime.database.shown
         raise Unavailable(f"there is no database at {shown}. To make it: celery -A APP sched migrate")
     if runtime.database not in _checked:
         try:

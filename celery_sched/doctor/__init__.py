@@ -51,7 +51,7 @@ def examine(runtime: Runtime, app: Celery) -> list[Finding]:
 
 
 def _schema(runtime: Runtime) -> list[Finding]:
-    shown = runtime.database.url.render_as_string(hide_password=True)
+    shown = runtime.database.shown
     try:
         runtime.database.read(lambda tx, now: schema.check(tx, runtime.config.app))
     except SchemaMismatch as error:

@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.store import dialects
-from celery_sched.store.engine import Watchdog
+from celery_sched.store.engine import Watchdog, shown
 
 T = TypeVar("T")
 SHOWN = 300
@@ -179,8 +179,7 @@ def _connected(url: str, seconds: float, begin: str | None) -> Iterator[Connecti
         connection = engine.connect()
     except SQLAlchemyError as error:
         said = getattr(error, "orig", None) or error
-        shown = engine.url.render_as_string(hide_password=True)
-        raise StatementFailed(f"no connection to {shown}: {said}") from error
+        raise StatementFailed(f"no connection to {shown(engine.url)}: {said}") from error
     try:
         if begin is None and engine.dialect.name != "sqlite":
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -197,14 +196,13 @@ def _engine(text_url: str, seconds: float, begin: str | None) -> Any:
     try:
         url = make_url(text_url)
         if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
-            raise InvalidValue(what, url.render_as_string(hide_password=True), "a file that is there")
+            raise InvalidValue(what, shown(url), "a file that is there")
         engine = create_engine(url, poolclass=NullPool, connect_args=dialects.guest_args(url, seconds))
     except (NoSuchModuleError, ImportError) as error:
-        shown = url.render_as_string(hide_password=True)
-        raise InvalidValue(what, shown, "its driver is installed on the worker", f"{error}.") from error
+        raise InvalidValue(what, shown(url), "its driver is installed on the worker", f"{error}.") from error
     except ArgumentError as error:
         allowed = "an SQLAlchemy URL such as postgresql+psycopg://user@host/name"
-        raise InvalidValue(what, text_url.rpartition("@")[2], allowed) from error
+        raise InvalidValue(what, text_url.rpartition("@")[2].partition("?")[0], allowed) from error
     if engine.dialect.name == "sqlite" and begin is not None:
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine

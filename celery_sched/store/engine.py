@@ -40,6 +40,12 @@ ATTEMPTS = 5
 _sqlite: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
+def shown(url: URL) -> str:
+    """A URL for people: without its password, which drivers also take from the query."""
+    secret = {name: "..." for name in url.query if "pass" in name.lower()}
+    return url.update_query_dict(secret).render_as_string(hide_password=True)
+
+
 class Database:
     """One database as one process sees it. Safe to use from several threads and after a fork."""
 
@@ -140,16 +146,17 @@ class Database:
                     continue
                 if self.dialect.is_outage(error):
                     raise DatabaseUnavailable(
-                        f"the database {self._shown} cannot be used: {error.orig}"
+                        f"the database {self.shown} cannot be used: {error.orig}"
                     ) from error
                 raise
             except PoolTimeout as error:
-                raise DatabaseUnavailable(f"no connection to {self._shown} became free in time") from error
+                raise DatabaseUnavailable(f"no connection to {self.shown} became free in time") from error
         raise AssertionError("unreachable")
 
     @property
-    def _shown(self) -> str:
-        return self.url.render_as_string(hide_password=True)
+    def shown(self) -> str:
+        """Its URL for people."""
+        return shown(self.url)
 
     @contextmanager
     def _transaction(self, limit: float, *, write: bool) -> Iterator[tuple[Tx, datetime]]:

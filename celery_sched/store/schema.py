@@ -66,7 +66,7 @@ def upgrade(url: str) -> None:
         with _one_at_a_time:
             command.upgrade(config, "head")
     except CommandError as error:
-        raise SchedulerError(f"the database {_shown(database)} was not upgraded: {error}") from error
+        raise SchedulerError(f"the database {database.shown} was not upgraded: {error}") from error
 
 
 def exclusively(url: str, work: Callable[[Connection], None]) -> None:
@@ -81,7 +81,7 @@ def exclusively(url: str, work: Callable[[Connection], None]) -> None:
         if database.dialect.migration_lock is not None:
             if tx.execute(database.dialect.migration_lock).scalar() != 1:
                 raise DatabaseUnavailable(
-                    f"another migration of {_shown(database)} did not end within {PATIENCE}: nothing was done"
+                    f"another migration of {database.shown} did not end within {PATIENCE}: nothing was done"
                 )
         work(tx)
 
@@ -165,7 +165,3 @@ def compare_type(
 def include_object(_thing: Any, name: str | None, kind: str, reflected: bool, _compared: Any) -> bool:
     """For Alembic: only our own tables; the database may hold the application's too."""
     return not (kind == "table" and reflected and name not in metadata.tables)
-
-
-def _shown(database: Database) -> str:
-    return database.url.render_as_string(hide_password=True)

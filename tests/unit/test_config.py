@@ -16,6 +16,7 @@ from celery import Celery
 from celery_sched.config import DEFAULTS, SETTINGS, Config, load
 from celery_sched.errors import InvalidConfig
 from celery_sched.notify_settings import Rate, Wanted
+from celery_sched.store.engine import Database
 
 SECOND = timedelta(seconds=1)
 
@@ -181,12 +182,21 @@ def test_a_wrong_variable_is_named_as_it_was_given() -> None:
     assert problem.startswith("CELERY_SCHED_LEASE 'soon' is refused"), problem
 
 
-@pytest.mark.parametrize("url", ["postgres://sched:secret@db/x", "ftp://:secret@db"])
+@pytest.mark.parametrize(
+    "url", ["postgres://sched:secret@db/x", "ftp://:secret@db", "ftp://db/x?password=secret"]
+)
 def test_no_password_is_shown(url: str) -> None:
     """A refused URL is shown without its user and password."""
     for name in ("database_url", "redis_url"):
         (problem,) = problems({f"sched_{name}": url})
         assert "secret" not in problem and "db" in problem
+
+
+def test_the_database_is_shown_without_its_passwords() -> None:
+    """Neither the one before the host nor one of the query, which drivers take as well; the rest stays."""
+    url = "postgresql+psycopg://u:secret@db/x?sslmode=require&password=secret&sslpassword=secret"
+    shown = Database(url).shown
+    assert "postgresql+psycopg://u:***@db/x?password=...&sslmode=require&sslpassword=..." == shown
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
