@@ -24,14 +24,13 @@ class Broker:
         self._talking = 0
         self.away = False
 
-    def borrow(self, *, urgent: bool) -> Publisher | None:
+    def borrow(self) -> Publisher | None:
         """A publisher that is connected; ``None`` while the broker is away, or another poll waits for it.
 
         A broker that swallows bytes holds up one poll, not both: the other one goes on to sweep and plan.
-        ``urgent``: what the sweep took out would wait for a whole lease, so it is tried anyway.
         """
         with self._lock:
-            if self._talking and not urgent:
+            if self._talking:
                 return None
             publisher = self._idle.pop() if self._idle else Publisher(self._app)
         with self._call():

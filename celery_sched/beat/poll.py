@@ -27,7 +27,6 @@ from celery_sched.steps.gather import gather
 from celery_sched.steps.mark import mark_published, mark_unsent
 from celery_sched.steps.plan import plan
 from celery_sched.steps.publish import Publisher
-from celery_sched.steps.sweep import BATCH as SWEEP_BATCH
 from celery_sched.steps.sweep import Swept, sweep, sweep_outdated
 from celery_sched.store import apps, jobs, pools, queue, recent, subscriptions
 from celery_sched.store.engine import Tx
@@ -46,6 +45,8 @@ BUSY, BUSY_FOR = 0.1, 2.0
 """Seconds between two polls, for so long after something was dispatched while more waits, or a backfill made
 runs: short ones do not go at a pool's slots a second. What waits for long runs costs no more than usual."""
 
+AGAIN = 1.0
+"""Seconds after which what may not have arrived is published again; each time in a row, twice as many."""
 WARN_AGAIN = 600.0
 """Seconds after which the log says again that a job's queue is full."""
 
@@ -117,8 +118,9 @@ class Poll:
         self._lost: frozenset[RunId] = frozenset()
         """What the last claim lost: somebody had it locked, and may for a while. Asked for last."""
         self._busy_until = 0.0
-        self._unpublished: list[Dispatch] = []
-        """Taken out by the sweep while the broker was away."""
+        self._unpublished: dict[RunId, Dispatch] = {}
+        """Taken out by the sweep while the broker was away; or sent, and nobody knows whether it arrived."""
+        self._pause = self._again_at = 0.0
 
     def __call__(self, deadline: float) -> Polled:
         """Do one poll. ``deadline`` (monotonic seconds) is checked between the steps.
@@ -301,16 +303,20 @@ class Poll:
             pool: sorted(chosen, key=lambda one: one.run_id in self._lost)
             for pool, chosen in waiting.candidates.items()
         }
-        again, self._unpublished = [*self._unpublished, *republish], []
+        # whoever else publishes them meanwhile, the start drops what comes twice
+        self._keep(republish)
+        again: list[Dispatch] = []
+        if time.monotonic() >= self._again_at:
+            kept, self._unpublished = self._unpublished, {}
+            again = [*kept.values()]
         publisher = None
         held_up = False
         if again or any(wanted.values()):
-            publisher = self._broker.borrow(urgent=bool(again))
+            publisher = self._broker.borrow()
             held_up = publisher is None
             if held_up:
                 wanted = {}
-                # whoever else publishes them meanwhile, the start drops what comes twice
-                self._unpublished = again[-SWEEP_BATCH:]
+                self._keep(again)
         granted = self.runtime.slots.reserve(
             waiting.now, waiting.slots, waiting.held, {pool: wanted.get(pool, []) for pool in waiting.slots}
         )
@@ -365,6 +371,13 @@ class Poll:
         failpoint("publish:unmarked")
         if done.sent:
             self.runtime.database.run(lambda tx, now: mark_published(tx, now, self.config, done.sent))
+        if done.uncertain:
+            # else they would wait for the end of their lease; but a broker that is only slow is not flooded
+            self._pause = min(max(AGAIN, 2 * self._pause), self.config.lease.total_seconds())
+            self._again_at = time.monotonic() + self._pause
+            self._keep(done.uncertain)
+        elif done.sent:
+            self._pause = 0.0
         if done.unsent:
             self.runtime.database.run(lambda tx, now: mark_unsent(tx, now, done.unsent))
             counts.unsent += len(done.unsent)
@@ -373,6 +386,10 @@ class Poll:
             self.runtime.database.run(lambda tx, now, d=dispatch, w=why: _fail(tx, now, d, w))  # type: ignore[misc]
         given_up = [*done.unsent, *(dispatch for dispatch, _ in done.bad)]
         self._release((dispatch.pool, dispatch.key.id) for dispatch in given_up)
+
+    def _keep(self, dispatches: Iterable[Dispatch]) -> None:
+        """Publish these again. No more than were in flight: nothing is claimed while the broker is away."""
+        self._unpublished.update({dispatch.key.id: dispatch for dispatch in dispatches})
 
     def _release(self, taken: Iterable[tuple[str, RunId]]) -> None:
         """One call a pool: a Redis that swallows bytes costs its time-out once, not once a run."""

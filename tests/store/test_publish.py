@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
 
-from celery_sched.model import RunKey, Token
+from celery_sched.beat import poll
+from celery_sched.model import Dispatch, RunKey, Token
 from celery_sched.runtime import new_node_id
 from celery_sched.steps.mark import mark_unsent
+from celery_sched.steps.publish import Published, Publisher
 from celery_sched.steps.start import Verdict
 from tests import invariants
 from tests.store.world import Bench
@@ -53,6 +55,51 @@ def test_a_failed_publish_waits_again(bench: Bench) -> None:
     assert (dispatch.key.id, 2, True) == (again.key.id, again.fence, again.key.token != dispatch.key.token)
     assert Verdict.DROP == bench.start(dispatch.key).verdict
     invariants.check(bench.database)
+
+
+def unanswered(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
+    """The next publish is one of which nobody knows whether it arrived."""
+    publish = Publisher.publish
+
+    def once(self: Publisher, dispatches: Sequence[Dispatch]) -> Published:
+        monkeypatch.setattr(Publisher, "publish", publish)
+        if arrives:
+            publish(self, dispatches)
+        return Published(uncertain=tuple(dispatches))
+
+    monkeypatch.setattr(Publisher, "publish", once)
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_what_may_not_have_arrived_is_published_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """Long before its lease ends, under the same token; where it had arrived, the start drops the second."""
+    monkeypatch.setattr(poll, "AGAIN", 0.0)
+    unanswered(monkeypatch, arrives=arrives)
+    bench.job()
+    bench.scheduler.poll()
+    (run_id,) = (run.id for run in bench.client.runs("job"))
+    assert ("dispatched", None) == (bench.status(run_id), bench.row(run_id).published_at)
+    bench.scheduler.poll()
+    assert bench.row(run_id).published_at is not None
+    verdicts = [bench.start(key).verdict for key in bench.messages()]
+    assert [Verdict.YOURS, *[Verdict.DROP] * arrives] == verdicts
+    bench.scheduler.poll()
+    assert [] == bench.messages()
+    invariants.check(bench.database)
+
+
+def test_a_broker_that_is_slow_to_answer_is_not_flooded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it may have is not sent again before a pause is over; the sweep comes after the lease as ever."""
+    monkeypatch.setattr(poll, "AGAIN", 3600.0)
+    unanswered(monkeypatch, arrives=True)
+    bench.job()
+    for _ in range(3):
+        bench.scheduler.poll()
+    assert 1 == len(bench.messages())
 
 
 def test_a_failed_publish_that_was_received_after_all(bench: Bench) -> None:
