@@ -138,7 +138,7 @@ def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InvalidValue(what, _unsecret(text), "JSON", f"It cannot be read: {error}.") from error
+        raise InvalidValue(what, unsecret(text), "JSON", f"It cannot be read: {error}.") from error
 
 
 def _truth(value: Any, what: str) -> bool:
@@ -177,7 +177,7 @@ def _redis(value: Any, what: str) -> str | None:
         return None
     url = _text(value, what)
     if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise InvalidValue(what, _unsecret(url), "a redis://, rediss:// or unix:// URL, or nothing")
+        raise InvalidValue(what, unsecret(url), "a redis://, rediss:// or unix:// URL, or nothing")
     return url
 
 
@@ -190,16 +190,18 @@ def _database(value: Any, what: str) -> str:
     )
     if not separator or kind not in ("sqlite", "postgresql", "mysql", "mariadb"):
         hint = "Write postgresql:// for postgres://." if kind == "postgres" else ""
-        raise InvalidValue(what, _unsecret(url), allowed, hint)
+        raise InvalidValue(what, unsecret(url), allowed, hint)
     if kind == "sqlite" and (rest.strip("/") in ("", ":memory:") or "mode=memory" in rest):
         hint = "Name a file: sqlite:////var/lib/sched.sqlite3."
         raise InvalidValue(what, url, "schedulers and workers share it, so it is not in memory", hint)
     return url
 
 
-def _unsecret(url: str) -> str:
-    """A URL without user, password and query (which may hold one too), for messages."""
-    return url.rpartition("@")[2].partition("?")[0]
+def unsecret(url: str) -> str:
+    """A URL that cannot be read, without user, password and query (which may hold one too), for messages."""
+    before, _, rest = url.rpartition("@")
+    # a password with a question mark in it, or a query with an @: which one, nobody knows
+    return "..." if "?" in before else rest.partition("?")[0]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from celery_sched.config import unsecret
 from celery_sched.errors import InvalidValue, SchedulerError
 from celery_sched.store import dialects
 from celery_sched.store.engine import Watchdog, shown
@@ -202,7 +203,7 @@ def _engine(text_url: str, seconds: float, begin: str | None) -> Any:
         raise InvalidValue(what, shown(url), "its driver is installed on the worker", f"{error}.") from error
     except ArgumentError as error:
         allowed = "an SQLAlchemy URL such as postgresql+psycopg://user@host/name"
-        raise InvalidValue(what, text_url.rpartition("@")[2].partition("?")[0], allowed) from error
+        raise InvalidValue(what, unsecret(text_url), allowed) from error
     if engine.dialect.name == "sqlite" and begin is not None:
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine

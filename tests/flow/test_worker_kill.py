@@ -211,7 +211,7 @@ def test_threads_and_solo_cannot_be_killed_but_are_told(make_world: MakeWorld, p
     """An overdue body in a thread sees ``ctx.lost``; a warning names the run; the sweep settles it."""
     world = make_world(sched_max_runtime=2)
     worker = world.worker("-P", pool, "-c", "2")
-    run_id = world.run("until_lost", 25, "enough")
+    run_id = world.run("until_lost", 90, "enough")
     worker.wait_for_log(f"run {run_id} shall end (ran longer than its max_runtime (2 s))")
     assert "running" == world.status(run_id)
     world.sweep()

@@ -189,8 +189,8 @@ def until_lost(seconds: float, file: str) -> str:
     while not ctx.lost and time.monotonic() < end:
         time.sleep(0.02)
     lost = ctx.lost
-    while not (FOLDER / file).exists():
-        time.sleep(0.02)
+    while not (FOLDER / file).exists() and time.monotonic() < end:
+        time.sleep(0.02)  # a body: it goes on as long as the test wants
     (FOLDER / "saw").write_text(str(lost))
     return "lost" if lost else "kept"
 

@@ -192,6 +192,14 @@ def test_no_password_is_shown(url: str) -> None:
         assert "secret" not in problem and "db" in problem
 
 
+@pytest.mark.parametrize("url", ["ftp://db/x?password=sec@ret", "ftp://sched:sec?ret@db/x"])
+def test_no_part_of_a_password_is_shown(url: str) -> None:
+    """Where it cannot be told what is the password, nothing of the URL is shown."""
+    for name in ("database_url", "redis_url"):
+        (problem,) = problems({f"sched_{name}": url})
+        assert "sec" not in problem.replace(f"sched_{name}", "") and "ret" not in problem
+
+
 def test_the_database_is_shown_without_its_passwords() -> None:
     """Neither the one before the host nor one of the query, which drivers take as well; the rest stays."""
     url = "postgresql+psycopg://u:secret@db/x?sslmode=require&password=secret&sslpassword=secret"
